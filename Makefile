@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test publish-check nics nics-core vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
 
 # What talks to the kernel runs as root; what compiles does not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -104,6 +104,12 @@ VM := crates/wirecap-nics/vm/run
 nics: build pcap deps-vm ## The engine on drivers of real NICs, which a virtual machine emulates: minutes
 	cargo build --release --locked -p wirecap-nics
 	$(VM) target/release/wirecap-nics $(CHECKS)
+	$(if $(CHECKS),,$(MAKE) --no-print-directory confined)
+
+confined: pcap deps-vm ## tcpdump on the drop-in under Debian's AppArmor profile, in that virtual machine
+	$(SUDO) rm -rf target/confined
+	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
+	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
 nics-core: build deps-vm # What CI runs of it
 	cargo build --release --locked -p wirecap-nics
@@ -156,7 +162,10 @@ deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and th
 deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tries them and removes them: minutes
 	$(SUDO) packaging/deb-test bookworm trixie
 
-LIBRARIES := wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
+service-test: deps-vm deps-deb-test ## Has the package's service record in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
+	$(SUDO) packaging/service-test
+
+LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
 publish-check: deps-build ## What cargo publish would say of the libraries; publishes nothing
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
 
@@ -252,7 +261,7 @@ deps-vm:
 deps-deb:
 	@.ci/need dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian
 deps-deb-test:
-	@.ci/need debootstrap:debootstrap dpkg:dpkg
+	@.ci/need debootstrap:debootstrap dpkg:dpkg mkfs.ext4:e2fsprogs
 # DuckDB, which reads indexes in a test, comes from PyPI. Without it the test is skipped, which fails under WIRECAP_NO_SKIP=1.
 DUCKDB := target/tools/duckdb
 deps-test: deps-build deps-demo

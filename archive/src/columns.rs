@@ -1,6 +1,6 @@
 //! The columns of both tables, made from packets and from rows of indexes.
 //!
-//! What a packet and the row of its index have in common has the same name and the same value in both: both come from
+//! A property that packets and rows of indexes share has the same name and value in both, because both come from
 //! [`Flow`].
 
 use std::sync::Arc;
@@ -20,17 +20,39 @@ fn time_type() -> DataType {
     DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into()))
 }
 
-fn schema(columns: &[(&str, DataType, bool)]) -> SchemaRef {
-    let field = |(name, data_type, is_nullable): &(&str, DataType, bool)| {
-        Field::new(*name, data_type.clone(), *is_nullable)
-    };
-    Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()))
+/// Name, type, and whether it may be null.
+type Column = (&'static str, DataType, bool);
+
+/// The columns that both tables have.
+const OF_FLOW: [Column; 13] = {
+    use DataType::{UInt8, UInt16, Utf8};
+    [
+        ("link_type", UInt16, false),
+        ("vlan_type", UInt16, true),
+        ("vlan", UInt16, true),
+        ("inner_vlan_type", UInt16, true),
+        ("inner_vlan", UInt16, true),
+        ("ether_type", UInt16, true),
+        ("src_addr", Utf8, true),
+        ("dst_addr", Utf8, true),
+        ("protocol", UInt8, true),
+        ("next_header", UInt8, true),
+        ("fragment", UInt8, true),
+        ("src_port", UInt16, true),
+        ("dst_port", UInt16, true),
+    ]
+};
+
+fn schema(before: &[Column], after: &[Column]) -> SchemaRef {
+    let columns = before.iter().chain(&OF_FLOW).chain(after);
+    let field = |(name, data_type, is_nullable): &Column| Field::new(*name, data_type.clone(), *is_nullable);
+    Arc::new(Schema::new(columns.map(field).collect::<Vec<_>>()))
 }
 
 /// Of the table `packets`.
 pub(crate) fn of_packets() -> SchemaRef {
-    use DataType::{Binary, UInt8, UInt16, UInt32, UInt64, Utf8};
-    schema(&[
+    use DataType::{Binary, UInt8, UInt32, UInt64, Utf8};
+    let before = [
         ("time", time_type(), false),
         ("sensor", Utf8, true),
         ("segment", Utf8, false),
@@ -41,30 +63,16 @@ pub(crate) fn of_packets() -> SchemaRef {
         ("direction", Utf8, true),
         ("length", UInt32, false),
         ("captured", UInt32, false),
-        ("link_type", UInt16, false),
         ("src_mac", Utf8, true),
         ("dst_mac", Utf8, true),
-        ("vlan_type", UInt16, true),
-        ("vlan", UInt16, true),
-        ("inner_vlan_type", UInt16, true),
-        ("inner_vlan", UInt16, true),
-        ("ether_type", UInt16, true),
-        ("src_addr", Utf8, true),
-        ("dst_addr", Utf8, true),
-        ("protocol", UInt8, true),
-        ("next_header", UInt8, true),
-        ("fragment", UInt8, true),
-        ("src_port", UInt16, true),
-        ("dst_port", UInt16, true),
-        ("tcp_flags", UInt8, true),
-        ("data", Binary, false),
-    ])
+    ];
+    schema(&before, &[("tcp_flags", UInt8, true), ("data", Binary, false)])
 }
 
 /// Of the table `flows`.
 pub(crate) fn of_flows() -> SchemaRef {
-    use DataType::{UInt8, UInt16, UInt32, UInt64, Utf8};
-    schema(&[
+    use DataType::{UInt8, UInt32, UInt64, Utf8};
+    let before = [
         ("sensor", Utf8, true),
         ("segment", Utf8, false),
         ("flow", UInt64, false),
@@ -72,19 +80,8 @@ pub(crate) fn of_flows() -> SchemaRef {
         ("last", time_type(), false),
         ("interface", UInt32, false),
         ("interface_name", Utf8, true),
-        ("link_type", UInt16, false),
-        ("vlan_type", UInt16, true),
-        ("vlan", UInt16, true),
-        ("inner_vlan_type", UInt16, true),
-        ("inner_vlan", UInt16, true),
-        ("ether_type", UInt16, true),
-        ("src_addr", Utf8, true),
-        ("dst_addr", Utf8, true),
-        ("protocol", UInt8, true),
-        ("next_header", UInt8, true),
-        ("fragment", UInt8, true),
-        ("src_port", UInt16, true),
-        ("dst_port", UInt16, true),
+    ];
+    let after = [
         ("packets", UInt64, false),
         ("bytes", UInt64, false),
         ("captured_max", UInt32, false),
@@ -94,10 +91,11 @@ pub(crate) fn of_flows() -> SchemaRef {
         ("tcp_flags_all", UInt8, true),
         ("first_packet", UInt64, false),
         ("last_packet", UInt64, false),
-    ])
+    ];
+    schema(&before, &after)
 }
 
-/// Times in nanoseconds since 1970. Arrow's end in 2262; later ones become the last of these.
+/// Times in nanoseconds since 1970. Arrow's range ends in 2262; later times become its last.
 pub(crate) fn times(nanos: impl Iterator<Item = u64>) -> ArrayRef {
     let nanos = nanos.map(|nanos| i64::try_from(nanos).unwrap_or(i64::MAX));
     Arc::new(TimestampNanosecondArray::from_iter_values(nanos).with_timezone("UTC"))
@@ -116,6 +114,7 @@ pub(crate) fn of_flow<'a>(name: &str, flows: impl Iterator<Item = Option<&'a Flo
         };
     }
     Some(match name {
+        "link_type" => column!(UInt16Array, |flow| Some(flow.link_type.0)),
         "vlan_type" => column!(UInt16Array, |flow| flow.vlans[0].map(|vlan| vlan.tpid)),
         "vlan" => column!(UInt16Array, |flow| flow.vlans[0].map(|vlan| vlan.id)),
         "inner_vlan_type" => column!(UInt16Array, |flow| flow.vlans[1].map(|vlan| vlan.tpid)),
@@ -147,7 +146,6 @@ pub(crate) fn of_rows(name: &str, segment: &Segment, index: &Index, rows: &[Row]
         "last" => times(rows.iter().map(|row| row.last)),
         "interface" => column!(UInt32Array, |row: &Row| Some(row.interface)),
         "interface_name" => column!(StringArray, |row: &Row| index.interface_name(row.interface)),
-        "link_type" => column!(UInt16Array, |row: &Row| Some(row.flow.link_type.0)),
         "packets" => column!(UInt64Array, |row: &Row| Some(row.packets)),
         "bytes" => column!(UInt64Array, |row: &Row| Some(row.bytes)),
         "captured_max" => column!(UInt32Array, |row: &Row| Some(row.captured_max)),
@@ -181,9 +179,9 @@ struct Line {
 pub(crate) struct Lines {
     schema: SchemaRef,
     lines: Vec<Line>,
-    /// Their bytes, if the table's reader wants them.
+    /// Their bytes, if the table's reader requests them.
     data: Option<(Vec<u8>, Vec<usize>)>,
-    /// The names of interfaces that came last, by number.
+    /// The most recent names of interfaces, by number.
     names: Vec<Option<Arc<str>>>,
 }
 
@@ -281,7 +279,6 @@ impl Lines {
             }
             "length" => column!(UInt32Array, |line: &Line| Some(line.length)),
             "captured" => column!(UInt32Array, |line: &Line| Some(line.captured)),
-            "link_type" => column!(UInt16Array, |line: &Line| Some(line.headers.flow.link_type.0)),
             "src_mac" => column!(StringArray, |line: &Line| line.macs.map(|(source, _)| mac_text(source))),
             "dst_mac" => {
                 column!(StringArray, |line: &Line| line.macs.map(|(_, destination)| mac_text(destination)))

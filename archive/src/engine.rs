@@ -20,25 +20,25 @@ use crate::watch::Watch;
 
 /// Rows of a batch at most; DataFusion's default.
 const BATCH_ROWS: usize = 8192;
-/// Bytes of a row of `packets`, about: a full Ethernet frame and its columns.
+/// Approximate bytes of a row of `packets`: a full Ethernet frame and its columns.
 const ROW_BYTES: usize = 2048;
 /// Consumers that an error message lists when memory is exhausted.
 const LISTED: NonZeroUsize = NonZeroUsize::new(3).expect("it is not 0");
 
-/// What a query may use.
+/// Limits of a query.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits<'a> {
     pub(crate) memory_bytes: u64,
     pub(crate) threads: usize,
-    /// Where data goes that does not fit into memory.
+    /// Directory for data that does not fit into memory.
     pub(crate) spill_directory: Option<&'a Path>,
 }
 
 /// A session with the tables `flows` and `packets`.
 pub(crate) fn session(listing: &Listing, limits: &Limits<'_>, watch: &Arc<Watch>) -> Result<SessionContext> {
     let memory = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
-    // A sort holds several batches per thread when it merges what it spilled, and reserves memory for that which no other
-    // part may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
+    // A sort holds several batches per thread when it merges spilled data, and reserves memory for them that no other part
+    // may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
     let share = memory / limits.threads / 16;
     let mut config = SessionConfig::new()
         .with_target_partitions(limits.threads)

@@ -1,4 +1,4 @@
-//! Why a command ended without doing what it was asked to, and with which exit status.
+//! The reason why a command failed, and its exit status.
 
 use std::error::Error;
 use std::fmt;
@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use datafusion::error::DataFusionError;
 use wirecap_index::FindError;
+use wirecap_units::error::causes;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -22,21 +23,6 @@ impl Failure {
             Self::Failed(_) => ExitCode::FAILURE,
         }
     }
-}
-
-/// An error with all its causes on one line.
-pub(crate) fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        // Many errors repeat their causes.
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text += &format!(": {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for Failure {
@@ -57,7 +43,7 @@ impl From<FindError> for Failure {
     }
 }
 
-/// A statement that is wrong is the fault of the command line.
+/// A wrong SQL statement is an error of the command line.
 impl From<DataFusionError> for Failure {
     fn from(error: DataFusionError) -> Self {
         match error.find_root() {

@@ -1,4 +1,4 @@
-//! `wirecap archive find`: packets out of an archive, in order of time, as `wirecap find` finds them in directories.
+//! `wirecap archive find`: finds packets in an archive, in order of time, as `wirecap find` does in directories.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,12 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
-use wirecap_index::{Between, Found, Outcome, Plan};
-use wirecap_recorder::{CompressedSink, Compression};
-use wirecap_savefile::{Format, Interface, PACKET_BYTES_MAX, Section, Sink, StreamSink, WriteError, Writer};
+use wirecap_index::{Between, Note, Outcome, Plan};
+use wirecap_recorder::{CompressedSink, Compression, format_of};
+use wirecap_savefile::{Format, Section, Sink, StreamSink, Writer};
 use wirecap_units::clock;
+use wirecap_units::output::{is_standard_output, refuse_terminal};
+use wirecap_units::size::{grouped, human_bytes};
 
+use crate::cache::CacheOptions;
 use crate::failure::Failure;
 use crate::location::{Archive, Listing};
 use crate::output;
@@ -35,7 +37,7 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -71,22 +73,21 @@ pub(crate) struct Arguments {
     /// List the segments that may contain matching packets, with their times
     #[arg(long, conflicts_with_all = ["write", "force"])]
     list: bool,
+
+    #[command(flatten)]
+    cache: CacheOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let (Some(from), Some(to)) = (arguments.from, arguments.to)
-        && from >= to
-    {
-        let (from, to) = (clock::text(from), clock::text(to));
-        return Err(Failure::Usage(format!("--from {from} is not before --to {to}: no packet can match")));
-    }
+    clock::check_order(arguments.from, arguments.to).map_err(Failure::Usage)?;
     let expression = arguments.words.join(" ");
     let filter = match expression.is_empty() {
         true => None,
         false => Some(pcap_filter::request(&expression).map_err(Failure::Usage)?),
     };
-    if !arguments.count && !arguments.list {
-        output::refuse_terminal(&arguments.write, "packets")?;
+    if !arguments.count && !arguments.list && is_standard_output(&arguments.write) {
+        let advice = "name a file with -w, or use wirecap show";
+        refuse_terminal("packets", advice).map_err(Failure::Usage)?;
     }
     let wanted = Wanted { filter, between: arguments.flow, from: arguments.from, to: arguments.to };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -100,7 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     });
     let begun = Instant::now();
-    let listing = runtime.block_on(async { Archive::open(&arguments.archive)?.list().await })?;
+    let listing =
+        runtime.block_on(async { Archive::open(&arguments.archive)?.list(&arguments.cache).await })?;
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }
@@ -116,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 struct Search {
     listing: Listing,
-    /// How many segments the archive has.
+    /// Number of segments in the archive.
     all: usize,
     plan: Plan,
     watch: Arc<Watch>,
@@ -142,52 +144,37 @@ impl Search {
             return self.list();
         }
         if arguments.count {
-            let outcome = self.find(wanted, &mut |_| Ok(true))?;
-            println!("{}", outcome.packets);
+            let (storage, mut query) = (&*self.listing.storage, wanted.query());
+            let outcome =
+                self.plan.run_in::<Failure>(storage, &mut query, &mut self.note(), &mut |_| Ok(true))?;
+            output::print(outcome.packets)?;
             self.report(&outcome);
             return Ok(());
         }
-        if output::is_standard_output(&arguments.write) {
+        if is_standard_output(&arguments.write) {
             let sink = StreamSink::new(io::stdout(), "standard output");
             return self.write(wanted, sink, Format::Pcapng);
         }
         let file = output::create(&arguments.write, arguments.force)?;
         let name = arguments.write.display().to_string();
-        let compression = Compression::of(&arguments.write);
-        let plain = match compression {
-            Compression::None => arguments.write.clone(),
-            _ => arguments.write.with_extension(""),
-        };
-        let format = match plain.extension() {
-            Some(extension) if extension == "pcap" => Format::Pcap,
-            _ => Format::Pcapng,
-        };
-        match compression {
+        let format = format_of(&arguments.write);
+        match Compression::of(&arguments.write) {
             Compression::None => self.write(wanted, StreamSink::new(file, name), format),
             compression => self.write(wanted, CompressedSink::new(file, name, compression)?, format),
         }
     }
 
-    fn find(
-        &self,
-        wanted: &Wanted,
-        emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, Failure>,
-    ) -> Result<Outcome, Failure> {
-        let mut query = wanted.query();
+    /// Shows how many pieces were read.
+    fn note(&self) -> impl FnMut(Note<'_>) -> bool {
+        let total: usize = self.plan.segments.iter().map(|segment| segment.selected.len()).sum();
         let mut read = 0;
-        let total = self.plan.segments.iter().map(|segment| segment.selected.len() as u64).sum();
-        self.plan.run_in(
-            &*self.listing.storage,
-            &mut query,
-            &mut |note| {
-                if let wirecap_index::Note::Looked(..) = note {
-                    self.watch.read(read, total, 0);
-                    read += 1;
-                }
-                self.watch.note(&note)
-            },
-            emit,
-        )
+        move |note| {
+            if let Note::Looked(..) = note {
+                self.watch.show(format!("{read} of {total} pieces"));
+                read += 1;
+            }
+            self.watch.note(&note)
+        }
     }
 
     fn write<S: Sink>(self, wanted: &Wanted, sink: S, format: Format) -> Result<(), Failure> {
@@ -195,78 +182,31 @@ impl Search {
             application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
             ..Section::default()
         };
-        let mut writer = Writer::new(sink, format, &section);
-        let mut interfaces = 0;
-        let outcome = self.find(wanted, &mut |found| {
-            if found.record.interface == interfaces {
-                add_interface(&mut writer, found.interface)?;
-                interfaces += 1;
-            }
-            writer.write(&found.record)?;
-            Ok(true)
-        });
-        let outcome = match outcome {
-            Err(failure) if is_broken_pipe(&failure) => return Ok(()),
-            outcome => outcome?,
-        };
-        if interfaces == 0 {
-            // Other programs reject a file without an interface.
-            add_interface(&mut writer, &Interface::default())?;
+        let (storage, mut query) = (&*self.listing.storage, wanted.query());
+        let writer = Writer::new(sink, format, &section);
+        let outcome = self.plan.extract::<S, Failure>(storage, &mut query, &mut self.note(), writer)?;
+        // Without one, the reader of standard output has seen enough.
+        if let Some(outcome) = outcome {
+            self.report(&outcome);
         }
-        match writer.finish() {
-            Ok(_) | Err(WriteError::BrokenPipe { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        self.report(&outcome);
         Ok(())
     }
 
     fn list(&self) -> Result<(), Failure> {
-        let selected: Vec<_> =
-            self.plan.segments.iter().filter(|segment| !segment.selected.is_empty()).collect();
-        for segment in &selected {
-            println!(
-                "{}: {} packets, {}",
-                segment.path.display(),
-                HumanCount(segment.packets),
-                HumanBytes(segment.bytes)
-            );
-            let times = segment.times.map(|(first, last)| clock::span(first, last));
-            println!(
-                "  {}, may be in {} of {} parts",
-                times.as_deref().unwrap_or("no packets"),
-                HumanCount(segment.selected.len() as u64),
-                HumanCount(segment.pieces as u64)
-            );
-        }
-        self.watch.announce(&format!(
-            "{} of {} segments may have matching packets",
-            selected.len(),
-            self.all
-        ));
+        self.plan.candidates().try_for_each(output::print)?;
+        let (count, all) = (self.plan.candidates().count(), self.all);
+        self.watch.announce(&format!("{count} of {all} segments may have matching packets"));
         Ok(())
     }
 
     fn report(&self, outcome: &Outcome) {
-        let segments = &self.plan.segments;
         self.watch.announce(&format!(
             "found {} packets in {} of {} segments: read {} in {:.1} s",
-            HumanCount(outcome.packets),
-            segments.iter().filter(|segment| !segment.selected.is_empty()).count(),
+            grouped(outcome.packets),
+            self.plan.candidates().count(),
             self.all,
-            HumanBytes(outcome.read_bytes + self.plan.scanned_bytes),
+            human_bytes(outcome.read_bytes + self.plan.scanned_bytes),
             self.begun.elapsed().as_secs_f64(),
         ));
     }
-}
-
-fn is_broken_pipe(failure: &Failure) -> bool {
-    matches!(failure, Failure::Failed(error)
-        if matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. })))
-}
-
-/// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
-fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Result<(), Failure> {
-    writer.add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
-    Ok(())
 }

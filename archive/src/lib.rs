@@ -2,9 +2,11 @@
 //!
 //! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
 //! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
-//! and only the others are read. [`upload`] brings segments from a sensor's disk there.
+//! and only the others are read. [`upload`] copies segments from a sensor's disk to the archive.
 
+mod cache;
 mod columns;
+mod digest;
 mod engine;
 mod failure;
 mod find;
@@ -26,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// SQL and packet search over recordings in a directory or in object storage; upload from sensors
+/// Search recordings in a directory or in object storage with SQL or filters; upload them from sensors
 #[derive(Debug, Parser)]
 #[command(name = "wirecap archive", bin_name = "wirecap archive", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:

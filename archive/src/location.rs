@@ -1,4 +1,4 @@
-//! Where an archive is: a directory, or a prefix in object storage.
+//! The location of an archive: a directory, or a prefix in object storage.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,19 +7,21 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use bytes::Bytes;
 use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, parse_url_opts};
+use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, parse_url_opts};
 use tokio::runtime::Handle;
 use url::Url;
 use wirecap_index::{Disk, Source, Storage, Table, Without, index_path, segments};
 
+use crate::cache::{self, Cache, CacheOptions};
 use crate::failure::Failure;
 use crate::segment::Segment;
 
-/// Of a request with its answer, which is up to some MiB on a slow line.
+/// Timeout of a request and its answer, which may be several MiB over a slow line.
 const REQUEST_TIMEOUT: &str = "5 minutes";
 
 /// An archive.
@@ -70,7 +72,7 @@ impl Archive {
         Ok(Self { location: location.to_owned(), place })
     }
 
-    /// Its directory, if it is one.
+    /// The archive's directory, unless it is in object storage.
     pub(crate) fn directory(&self) -> Option<&Path> {
         match &self.place {
             Place::Directory(directory) => Some(directory),
@@ -78,7 +80,7 @@ impl Archive {
         }
     }
 
-    /// Its store and the prefix of its keys, for writing.
+    /// The archive's store and the prefix of its keys, for writing.
     pub(crate) fn store(&self) -> Result<(Arc<dyn ObjectStore>, Key), Failure> {
         match &self.place {
             Place::Objects(store, prefix) => Ok((Arc::clone(store), prefix.clone())),
@@ -94,8 +96,8 @@ impl Archive {
         }
     }
 
-    /// All segments, in the order of their names.
-    pub(crate) async fn list(&self) -> Result<Listing, Failure> {
+    /// All segments, in the order of their names. Copies of remote indexes are kept in the cache.
+    pub(crate) async fn list(&self, cache: &CacheOptions) -> Result<Listing, Failure> {
         let failed = |error: &dyn fmt::Display| {
             Failure::Failed(format!("cannot list the archive {}: {error}", self.location).into())
         };
@@ -107,7 +109,7 @@ impl Archive {
                 let name =
                     |path: &PathBuf| path.strip_prefix(directory).unwrap_or(path).display().to_string();
                 let found = found.into_iter().map(|path| Segment::new(path.clone(), name(&path)));
-                // A segment in the layout is complete once its index is there, which is uploaded last.
+                // A segment in the layout is complete once its index exists, which is uploaded last.
                 let is_complete =
                     |segment: &Segment| segment.times.is_none() || index_path(&segment.path).exists();
                 Ok(Listing { segments: found.filter(is_complete).collect(), storage: Arc::new(Disk) })
@@ -116,19 +118,20 @@ impl Archive {
                 let prefix = (!prefix.as_ref().is_empty()).then_some(prefix);
                 let objects: Vec<_> =
                     store.list(prefix).try_collect().await.map_err(|error| failed(&error))?;
-                let sizes: HashMap<PathBuf, u64> =
-                    objects.iter().map(|object| (object.location.as_ref().into(), object.size)).collect();
+                let objects: HashMap<PathBuf, ObjectMeta> =
+                    objects.into_iter().map(|object| (object.location.as_ref().into(), object)).collect();
                 let start = prefix.map_or(0, |prefix| prefix.as_ref().len() + 1);
                 // A segment is complete once its index is there, which is uploaded last.
-                let mut segments: Vec<Segment> = sizes
+                let mut segments: Vec<Segment> = objects
                     .keys()
-                    .filter(|path| sizes.contains_key(&index_path(path)))
+                    .filter(|path| objects.contains_key(&index_path(path)))
                     .map(|path| Segment::new(path.clone(), path.display().to_string()[start..].to_owned()))
                     .collect();
                 segments.sort_by(|a, b| a.name.cmp(&b.name));
                 let storage = Objects {
                     store: Arc::clone(store),
-                    sizes,
+                    objects,
+                    cache: cache.open()?,
                     heads: Mutex::default(),
                     runtime: Handle::current(),
                 };
@@ -138,7 +141,7 @@ impl Archive {
     }
 }
 
-/// The segments of an archive, and where they are read.
+/// The segments of an archive, and the store from which they are read.
 #[derive(Debug, Clone)]
 pub(crate) struct Listing {
     pub(crate) segments: Vec<Segment>,
@@ -167,8 +170,8 @@ fn list_directory(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), (Pat
 /// Segments in object storage.
 struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// Of all objects.
-    sizes: HashMap<PathBuf, u64>,
+    objects: HashMap<PathBuf, ObjectMeta>,
+    cache: Option<Cache>,
     /// The first bytes of segments, which tell their compression.
     heads: Mutex<HashMap<PathBuf, Vec<u8>>>,
     runtime: Handle,
@@ -180,23 +183,43 @@ impl fmt::Debug for Objects {
     }
 }
 
-/// Bytes by which the compression is told.
+/// Number of bytes that identify the compression.
 const HEAD_BYTES: u64 = 4;
 
 fn key(path: &Path) -> Key {
     Key::from(path.to_str().unwrap_or_default())
 }
 
-impl Storage for Objects {
-    fn table(&self, segment: &Path) -> Result<Table, Without> {
+impl Objects {
+    /// Fetches an index; its bytes, too.
+    fn fetch(&self, index: &ObjectMeta) -> Result<(Table, Bytes), Without> {
         let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
-        let get = async { self.store.get(&key(&index_path(segment))).await?.bytes().await };
+        let get = async { self.store.get(&index.location).await?.bytes().await };
         let bytes = match self.runtime.block_on(get) {
             Err(object_store::Error::NotFound { .. }) => return Err(Without::Missing),
             other => other.map_err(|error| damaged(&error))?,
         };
-        let table = Table::open(bytes.into()).map_err(|error| damaged(&error))?;
-        match self.sizes.get(segment) == Some(&table.segment_bytes()) {
+        let table = Table::open(bytes.clone()).map_err(|error| damaged(&error))?;
+        Ok((table, bytes))
+    }
+}
+
+impl Storage for Objects {
+    fn table(&self, segment: &Path) -> Result<Table, Without> {
+        let index = self.objects.get(&index_path(segment)).ok_or(Without::Missing)?;
+        let cache = self.cache.as_ref().map(|cache| (cache, cache::name(&self.store.to_string(), index)));
+        let copied = cache.as_ref().and_then(|(cache, name)| Table::open(cache.get(name)?).ok());
+        let table = match copied {
+            Some(table) => table,
+            None => {
+                let (table, bytes) = self.fetch(index)?;
+                if let Some((cache, name)) = cache {
+                    cache.put(&name, &bytes);
+                }
+                table
+            }
+        };
+        match self.objects.get(segment).is_some_and(|object| object.size == table.segment_bytes()) {
             true => Ok(table),
             false => Err(Without::Stale),
         }
@@ -264,9 +287,9 @@ impl Source for Object {
 
 /// The answer to a request, read while it arrives.
 struct Streamed {
-    stream: BoxStream<'static, object_store::Result<bytes::Bytes>>,
+    stream: BoxStream<'static, object_store::Result<Bytes>>,
     runtime: Handle,
-    chunk: bytes::Bytes,
+    chunk: Bytes,
 }
 
 impl Read for Streamed {

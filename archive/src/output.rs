@@ -1,35 +1,24 @@
 //! The file that a command writes, or standard output.
 
+use std::fmt;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use wirecap_savefile::FileSink;
+use wirecap_units::output::{cannot_write, is_standard_output, unless_reader_ended};
 
 use crate::failure::Failure;
 
-pub(crate) fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
+/// Prints a line.
+pub(crate) fn print(line: impl fmt::Display) -> Result<(), Failure> {
+    unless_reader_ended(writeln!(io::stdout(), "{line}")).map_err(|fault| Failure::Failed(fault.into()))
 }
 
-/// A terminal shows nothing of binary data, and may take it for commands.
-pub(crate) fn refuse_terminal(path: &Path, what: &str) -> Result<(), Failure> {
-    match is_standard_output(path) && io::stdout().is_terminal() {
-        true => Err(Failure::Usage(format!("cannot write {what} to a terminal: name a file with -w"))),
-        false => Ok(()),
-    }
-}
-
-/// Creates a file, which only its owner can read; replaces one only if asked to.
+/// Creates a file that only its owner can read; replaces an existing file only if requested.
 pub(crate) fn create(path: &Path, replaces: bool) -> Result<File, Failure> {
     let created = if replaces { FileSink::replace(path) } else { FileSink::create(path) };
-    created.map(FileSink::into_file).map_err(|error| {
-        let advice = match error.kind() {
-            io::ErrorKind::AlreadyExists => "; --force replaces it",
-            _ => "",
-        };
-        Failure::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
-    })
+    created.map(FileSink::into_file).map_err(|error| Failure::Failed(cannot_write(path, &error).into()))
 }
 
 /// The file at `path`, or standard output.

@@ -1,4 +1,4 @@
-//! How fast bytes pass, and when to stop.
+//! A limit for the rate of bytes, and the request to stop.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// Told by a signal to all that works or waits.
+/// Set by a signal for all tasks that work or wait.
 #[derive(Debug, Clone)]
 pub(crate) struct Stop(watch::Receiver<bool>);
 
@@ -75,7 +75,7 @@ mod tests {
         for _ in 0..5 {
             pace.pass(50_000).await.unwrap();
         }
-        // Each waits for those before.
+        // Each call waits for the previous ones.
         assert!(begun.elapsed() >= Duration::from_millis(200), "{:?}", begun.elapsed());
     }
 

@@ -21,25 +21,18 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::AnalyzerRule;
 use wirecap_filter::{CompiledFilter, Context, FilterRequest, LinkType};
+use wirecap_index::Query;
 
 /// The function's name.
 pub(crate) const NAME: &str = "pcap_filter";
-/// The columns that it reads, in this order.
+/// The columns that the function reads, in this order.
 const COLUMNS: [&str; 3] = ["link_type", "length", "data"];
-
-/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without and with radiotap.
-const LINK_TYPES: [LinkType; 5] =
-    [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
 
 /// The request for an expression that is valid for at least one link type.
 pub(crate) fn request(expression: &str) -> Result<FilterRequest, String> {
     let request = FilterRequest::from(expression);
-    let errors: Vec<_> =
-        LINK_TYPES.iter().map_while(|link_type| compile(&request, *link_type).err()).collect();
-    match errors.len() == LINK_TYPES.len() {
-        true => Err(errors.into_iter().next().unwrap_or_default()),
-        false => Ok(request),
-    }
+    let mut query = Query::new(Some(request.clone()), None, None, None);
+    query.check().map(|()| request).map_err(|error| error.to_string())
 }
 
 fn compile(request: &FilterRequest, link_type: LinkType) -> Result<CompiledFilter, String> {

@@ -22,7 +22,7 @@ use crate::search::Wanted;
 use crate::segment::Segment;
 use crate::watch::Watch;
 
-/// Bytes of packets in a batch, about: what a thread holds in memory.
+/// Approximate bytes of packets in a batch, which a thread holds in memory.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A piece of a segment to be read.
@@ -33,10 +33,10 @@ pub(crate) struct Job {
     pub(crate) piece: Piece,
 }
 
-/// What a scan reads, in parts that are read at the same time.
+/// The input of a scan, in parts that are read at the same time.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Packets: the planned segments by their place in the listing, and their pieces.
+    /// Packets: the planned segments by their position in the listing, and their pieces.
     Packets { planned: Vec<(usize, Arc<Planned>)>, wanted: Wanted, jobs: Vec<Vec<Job>> },
     /// The indexes of these segments of the listing.
     Flows { segments: Vec<Vec<usize>> },
@@ -54,7 +54,7 @@ pub(crate) struct Scan {
     progress: Arc<Progress>,
 }
 
-/// How far all parts of a scan are.
+/// The progress of all parts of a scan.
 #[derive(Debug, Default)]
 struct Progress {
     pieces: AtomicU64,
@@ -157,7 +157,7 @@ impl ExecutionPlan for Scan {
     }
 }
 
-/// Where a part sends its batches.
+/// The channel to which a part sends its batches.
 struct Output {
     schema: SchemaRef,
     tx: Sender<Result<RecordBatch>>,
@@ -166,7 +166,7 @@ struct Output {
 }
 
 impl Output {
-    /// Whether to go on: the reader may have seen enough.
+    /// Whether to continue: the reader may have closed the channel.
     fn send(&self, columns: Vec<ArrayRef>, rows: usize) -> bool {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options);
@@ -249,7 +249,7 @@ fn read_flows(
     Ok(())
 }
 
-/// The index of a segment, made from the segment if there is none; none if that cannot be read.
+/// The index of a segment, made from the segment if it has none; `None` if the segment cannot be read.
 fn index_of(segment: &Segment, listing: &Listing, watch: &Watch) -> Option<wirecap_index::Index> {
     let name = segment.path.display().to_string();
     let loaded = listing.storage.table(&segment.path).and_then(|table: Table| {

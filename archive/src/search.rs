@@ -11,10 +11,10 @@ use crate::location::Listing;
 use crate::sieve::Condition;
 use crate::watch::Watch;
 
-/// Requests for indexes at the same time: most of the time is spent waiting for storage.
+/// Number of simultaneous requests for indexes, which mostly wait for the storage.
 const THREADS: usize = 8;
 
-/// The packets to be found; each thread makes its own query of it.
+/// The search criteria; each thread makes a separate query from them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Wanted {
     pub(crate) filter: Option<FilterRequest>,

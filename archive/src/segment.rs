@@ -1,8 +1,9 @@
-//! A segment of the archive by its name, which tells sensor and times without reading anything.
+//! A segment of the archive and its name, which contains the sensor and the times, so the segment need not be
+//! read for them.
 //!
 //! In the layout of an archive of several sensors, a segment is `sensor=NAME/date=YYYY-MM-DD/hour=HH/FIRST-LAST-DIGEST-FILE`: date and hour in UTC, those of the
 //! first packet; the times of the first and the last packet in nanoseconds since 1970; 16 digits of the SHA-256 of the
-//! segment; the name that it had on the sensor. Other names are those of a plain directory of recordings.
+//! segment; the file's name on the sensor. Files with other names belong to a plain directory of recordings.
 
 use std::path::PathBuf;
 
@@ -15,9 +16,9 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     /// Its name relative to the archive.
     pub(crate) name: String,
-    /// The sensor that recorded it, if the name tells.
+    /// The sensor that recorded it, if the name contains one.
     pub(crate) sensor: Option<String>,
-    /// The earliest and the latest time of its packets, if the name tells.
+    /// The earliest and the latest time of its packets, if the name contains them.
     pub(crate) times: Option<(u64, u64)>,
 }
 
@@ -29,7 +30,8 @@ impl Segment {
     }
 }
 
-/// The name of a sensor in the layout: also a directory's name and a value in SQL, for other engines too.
+/// The name of a sensor in the layout, which is also part of a directory's name, and a value in the SQL of
+/// wirecap and of other engines.
 pub(crate) fn sensor(text: &str) -> Result<String, String> {
     let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     match (1..=SENSOR_BYTES_MAX).contains(&text.len()) && !text.starts_with('.') && text.bytes().all(is_known)
@@ -119,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_the_layout_tell_sensor_and_times() {
+    fn names_in_the_layout_contain_sensor_and_times() {
         let name = "sensor=lab-1/date=2026-11-22/hour=17/1795366800000000000-1795366859999999999-0123456789abcdef-eth0-7.pcapng.zst";
         let segment = Segment::new("x".into(), name.to_owned());
         assert_eq!(segment.sensor.as_deref(), Some("lab-1"));

@@ -1,5 +1,5 @@
-//! Which segments, rows of an index and pieces a SQL condition excludes: DataFusion's own pruning, given what names, rows and
-//! pieces tell about their packets.
+//! Finds the segments, rows of an index and pieces that a SQL condition excludes. DataFusion's pruning decides by the bounds
+//! that names, rows and pieces contain for their packets.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Condition<'a> {
     pub(crate) segment: &'a Segment,
 }
 
-/// Which of the segments may have rows for which the condition is true, as far as their names tell.
+/// The segments that may have rows for which the condition is true, according to their names.
 pub(crate) fn may_match(predicate: &PruningPredicate, segments: &[Segment]) -> Vec<bool> {
     let mut keep = vec![true; segments.len()];
     prune(predicate, &OfSegments(segments), &mut keep);
@@ -62,7 +62,7 @@ impl Bound {
     }
 }
 
-/// The parts of [`PruningStatistics`] that are alike for all.
+/// The parts of [`PruningStatistics`] that are the same for names, rows and pieces.
 macro_rules! bounds {
     () => {
         fn min_values(&self, column: &Column) -> Option<ArrayRef> {
@@ -79,7 +79,7 @@ macro_rules! bounds {
     };
 }
 
-/// What the names of segments tell.
+/// Bounds from the names of segments.
 struct OfSegments<'a>(&'a [Segment]);
 
 impl OfSegments<'_> {
@@ -118,13 +118,13 @@ impl PruningStatistics for OfSegments<'_> {
     }
 }
 
-/// What the rows of an index tell about their packets.
+/// Bounds from the rows of an index.
 struct OfRows<'a> {
     index: &'a Index,
     segment: &'a Segment,
 }
 
-/// The flow of a row, unless nothing is known of its packets.
+/// The flow of a row, unless its packets are of unknown flow.
 fn known(row: &Row) -> Option<&Flow> {
     (row.flow != Flow::unknown(row.flow.link_type)).then_some(&row.flow)
 }
@@ -147,7 +147,8 @@ impl OfRows<'_> {
             "interface" => column!(UInt32Array, |row| Some(row.interface)),
             "interface_name" => column!(StringArray, |row| self.index.interface_name(row.interface)),
             "link_type" => column!(UInt16Array, |row| Some(row.flow.link_type.0)),
-            // A number with the bits that all packets have is at most theirs; one with the bits that any has, at least.
+            // The bits that all packets have set are a lower bound of each packet's number; the bits that any packet
+            // has set are an upper bound.
             "tcp_flags" => {
                 column!(UInt8Array, |row| row.tcp_flags.map(|(any, all)| bound.of(all, any)))
             }
@@ -179,7 +180,7 @@ impl PruningStatistics for OfRows<'_> {
     }
 }
 
-/// What is known of pieces.
+/// Bounds from pieces.
 struct OfPieces<'a> {
     pieces: &'a [Piece],
     segment: &'a Segment,

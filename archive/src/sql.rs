@@ -18,15 +18,17 @@ use futures::StreamExt;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
+use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size;
 
+use crate::cache::CacheOptions;
 use crate::engine::{Limits, session};
 use crate::failure::Failure;
 use crate::location::Archive;
 use crate::output;
 use crate::watch::Watch;
 
-/// Rows of a table at most: its columns are as wide as all of them need.
+/// Maximum number of rows in a table: its columns are as wide as the widest of these rows.
 const TABLE_ROWS_MAX: usize = 100_000;
 
 /// Query recordings with SQL
@@ -41,13 +43,13 @@ const TABLE_ROWS_MAX: usize = 100_000;
   wirecap archive sql -a /data \"SELECT time, src_addr, length FROM packets WHERE pcap_filter('icmp')\" --format csv
   wirecap archive sql -a /data \"SELECT * FROM packets WHERE dst_port = 53 AND time >= '2026-11-22T17:00:00Z'\" -w dns.parquet")]
 pub(crate) struct Arguments {
-    /// The statement
+    /// The SQL statement
     #[arg(value_name = "SQL")]
     statement: String,
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -63,23 +65,26 @@ pub(crate) struct Arguments {
     #[arg(long)]
     force: bool,
 
-    /// Memory for sorting, grouping and joining; what does not fit goes to disk
+    /// Memory for sorting, grouping and joining; data beyond it goes to disk
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
     memory: u64,
 
-    /// The directory for what does not fit into memory [default: that of temporary files]
+    /// Directory for data that exceeds the memory [default: that of temporary files]
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
 
-    /// Threads [default: one for each processor]
+    /// Number of threads [default: one per CPU]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
+
+    #[command(flatten)]
+    cache: CacheOptions,
 }
 
 /// A format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Aligned columns, for reading
     Table,
     /// Comma-separated values with a line of names
     Csv,
@@ -106,8 +111,8 @@ impl Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let format = Format::of(arguments);
-    if matches!(format, Format::Parquet | Format::Arrow) {
-        output::refuse_terminal(&arguments.write, "this format")?;
+    if matches!(format, Format::Parquet | Format::Arrow) && is_standard_output(&arguments.write) {
+        refuse_terminal("this format", "name a file with -w").map_err(Failure::Usage)?;
     }
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(processors, usize::from);
@@ -132,7 +137,7 @@ async fn query(
     threads: usize,
     watch: &Arc<Watch>,
 ) -> Result<(), Failure> {
-    let listing = Archive::open(&arguments.archive)?.list().await?;
+    let listing = Archive::open(&arguments.archive)?.list(&arguments.cache).await?;
     if listing.segments.is_empty() {
         return Err(Failure::Failed(format!("no recordings in {}", arguments.archive).into()));
     }
@@ -144,7 +149,7 @@ async fn query(
     unless_reader_ended(write(stream, format, file).await)
 }
 
-/// A reader of standard output that has seen enough is the usual end of a pipe.
+/// A reader that closes standard output early ends a pipe in the usual way; this is no error.
 fn unless_reader_ended(outcome: Result<(), Failure>) -> Result<(), Failure> {
     match outcome {
         Err(Failure::Failed(error)) if is_broken_pipe(&*error) => Ok(()),
@@ -156,11 +161,11 @@ fn is_broken_pipe(error: &(dyn std::error::Error + 'static)) -> bool {
     let of_arrow = |error: &ArrowError| matches!(error, ArrowError::IoError(_, error) if error.kind() == io::ErrorKind::BrokenPipe);
     error.downcast_ref().is_some_and(of_arrow)
         || error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        // What the CSV writer makes of it.
+        // The CSV writer's form of this error.
         || error.to_string().contains("Broken pipe")
 }
 
-/// Takes batches one after the other.
+/// Accepts batches, one after the other.
 trait Writer {
     fn write(&mut self, batch: &RecordBatch) -> Result<(), Failure>;
     fn finish(self: Box<Self>) -> Result<(), Failure>;
@@ -176,7 +181,7 @@ async fn write<W: Write + Send + 'static>(
         Format::Table => Box::new(TableWriter { file, schema, batches: Vec::new() }),
         Format::Csv => {
             let mut writer = csv::WriterBuilder::new().with_header(true).build(file);
-            // The names also if there are no rows.
+            // The names are written even if there are no rows.
             writer.write(&RecordBatch::new_empty(schema))?;
             Box::new(writer)
         }

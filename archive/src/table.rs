@@ -11,7 +11,7 @@ use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
-use indicatif::HumanBytes;
+use wirecap_units::size::human_bytes;
 
 use crate::columns;
 use crate::location::Listing;
@@ -46,7 +46,7 @@ impl ArchiveTable {
         Self { kind, schema, listing, watch }
     }
 
-    /// The conditions on columns as DataFusion's pruning takes them; none if they exclude nothing.
+    /// The conditions on columns in the form that DataFusion's pruning accepts; `None` if they exclude nothing.
     fn predicate(&self, state: &dyn Session, filters: &[Expr]) -> Result<Option<PruningPredicate>> {
         let conditions =
             filters.iter().filter(|filter| pcap_filter::expression_of(filter).is_none()).cloned();
@@ -98,7 +98,7 @@ impl ArchiveTable {
             "segments={segments} of {}, pieces={} of {total}, bytes={}",
             self.listing.segments.len(),
             jobs.len(),
-            HumanBytes(bytes)
+            human_bytes(bytes)
         );
         if let Some(expression) = expression {
             details += &format!(", pcap_filter={expression:?}");
@@ -107,7 +107,7 @@ impl ArchiveTable {
     }
 }
 
-/// Jobs in at most `parts` parts, each of jobs that follow each other, with about the same number of bytes.
+/// Divides jobs into at most `parts` parts of consecutive jobs, with about the same number of bytes each.
 fn split(jobs: Vec<Job>, parts: usize) -> Vec<Vec<Job>> {
     let total: u64 = jobs.iter().map(|job| job.piece.len).sum();
     let share = (total / parts.max(1) as u64).max(1);
@@ -131,8 +131,8 @@ impl TableProvider for ArchiveTable {
         TableType::Base
     }
 
-    /// The scan applies `pcap_filter` itself. All other conditions exclude what they can, and DataFusion applies them to what is
-    /// left.
+    /// The scan applies `pcap_filter` itself. All other conditions exclude segments and pieces, and DataFusion applies them to
+    /// the remaining rows.
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         let support = |filter: &&Expr| match pcap_filter::expression_of(filter) {
             Some(_) => TableProviderFilterPushDown::Exact,

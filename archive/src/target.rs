@@ -1,4 +1,4 @@
-//! Where segments are uploaded to: each file is sent, read back, and compared by its SHA-256.
+//! The destination of uploads: each file is sent, read back, and compared by its SHA-256.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -16,8 +16,10 @@ use rustix::fs::{Advice, fadvise};
 use sha2::{Digest, Sha256};
 use tokio::io::AsyncWriteExt;
 use tokio::task::spawn_blocking;
+use wirecap_units::error::causes;
 
-use crate::failure::{Failure, causes};
+use crate::digest::hexadecimal;
+use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::{Pace, Stop, Stopped};
 
@@ -25,17 +27,17 @@ use crate::pace::{Pace, Stop, Stopped};
 const PART_BYTES: u64 = 8 << 20;
 /// S3 and Google Cloud Storage take 10,000.
 const PARTS_MAX: u64 = 9000;
-/// Parts on their way at the same time. With the one that is being filled, this bounds the memory.
+/// Number of parts sent at the same time. With the part that is being filled, they bound the memory.
 const PARTS_AT_ONCE: usize = 2;
 /// Bytes that are read from the disk at a time.
 const READ_BYTES: u64 = 1 << 20;
-/// Bytes that are read back with a request.
+/// Bytes read back per request.
 const READ_BACK_BYTES: u64 = 8 << 20;
 
-/// Why a file was not uploaded.
+/// The reason why a file was not uploaded.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// The local file is at fault; others can be uploaded.
+    /// The local file cannot be read; others can be uploaded.
     File(String),
     /// The local file was removed.
     Vanished,
@@ -79,7 +81,7 @@ impl From<object_store::Error> for Trouble {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Content {
     pub(crate) bytes: u64,
-    /// Its SHA-256 in hexadecimal digits.
+    /// The file's SHA-256 in hexadecimal digits.
     pub(crate) digest: String,
 }
 
@@ -106,10 +108,6 @@ impl Content {
     }
 }
 
-fn hexadecimal(hasher: Sha256) -> String {
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// The next bytes of a file; none at its end. They do not stay in the page cache, where a capture's files have more use for it.
 fn read_at(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut chunk = vec![0; READ_BYTES as usize];
@@ -132,7 +130,7 @@ fn forget(file: &File, offset: u64, bytes: u64) {
     }
 }
 
-/// Waits for work that blocks.
+/// Runs blocking work in a separate thread and waits for it.
 pub(crate) async fn in_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Trouble> + Send + 'static,
 ) -> Result<T, Trouble> {
@@ -172,13 +170,14 @@ impl Target {
         self.prefix.parts().chain(Key::from(name).parts()).collect()
     }
 
-    /// Whether the archive can be read: wrong credentials and missing buckets are found before any file is read.
+    /// Checks that the archive can be read, so wrong credentials and missing buckets are reported before any
+    /// file is read.
     pub(crate) async fn check(&self, folder: &str) -> Result<(), Trouble> {
         self.store.list(Some(&self.key(folder))).next().await.transpose()?;
         Ok(())
     }
 
-    /// The size of an object, if it is there.
+    /// The size of an object, if it exists.
     pub(crate) async fn bytes(&self, name: &str) -> Result<Option<u64>, Trouble> {
         match self.store.head(&self.key(name)).await {
             Ok(object) => Ok(Some(object.size)),
@@ -187,7 +186,7 @@ impl Target {
         }
     }
 
-    /// Sends a file and reads it back. `progress` is told the bytes that were sent.
+    /// Sends a file and reads it back. `progress` is called with the number of bytes sent.
     pub(crate) async fn put(
         &self,
         name: &str,
@@ -200,7 +199,7 @@ impl Target {
         let mut writer = BufWriter::with_capacity(Arc::clone(&self.store), self.key(name), part)
             .with_max_concurrency(PARTS_AT_ONCE);
         if let Err(trouble) = self.send(&mut writer, path, content, progress).await {
-            // What arrived is of no use. If the store does not answer, it keeps the parts.
+            // The parts that arrived are discarded. A store that does not answer keeps them.
             let _gone = writer.abort().await;
             return Err(trouble);
         }
@@ -240,7 +239,7 @@ impl Target {
         }
     }
 
-    /// Whether an object has this content: all of it is read.
+    /// Whether an object has this content; reads all of it.
     pub(crate) async fn is_there(&self, name: &str, content: &Content) -> Result<bool, Trouble> {
         if self.bytes(name).await? != Some(content.bytes) {
             return Ok(false);
@@ -257,7 +256,7 @@ impl Target {
         Ok(hexadecimal(hasher) == content.digest)
     }
 
-    /// In a directory, brings a file and the directories that name it to the disk, from which it is then read back.
+    /// In a directory, writes a file and its parent directories to the disk, from which the file is then read back.
     /// Object stores have done so when they answer.
     async fn persist(&self, name: &str) -> Result<(), Trouble> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
@@ -277,7 +276,8 @@ impl Target {
         .await
     }
 
-    /// In a directory, removes what a killed upload of this file left: the store gives a file its name when it is complete.
+    /// In a directory, removes the temporary files of a killed upload of this file: the store renames a file when it is
+    /// complete.
     fn remove_leftovers(&self, name: &str) {
         let Some(directory) = &self.directory else { return };
         let path = |number: u32| directory.join(format!("{name}#{number}"));

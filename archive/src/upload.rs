@@ -1,7 +1,7 @@
-//! `wirecap archive upload`: brings complete segments and their indexes from a sensor's disk into an archive.
+//! `wirecap archive upload`: copies complete segments and their indexes from a sensor's disk into an archive.
 //!
 //! The name of a segment in the archive follows from its contents, and its index is sent last, after the segment was read back.
-//! So an upload that was killed at any moment is repeated without a log of its own, and readers never see half a segment.
+//! So an upload that was killed at any moment can be repeated without a log, and readers never see an incomplete segment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File, Metadata, TryLockError};
@@ -11,36 +11,36 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use indicatif::{HumanBytes, HumanCount};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch::Sender;
 use wirecap_index::{Ensured, be_idle, ensure, index_path, load, segments};
 use wirecap_savefile::ReadError;
-use wirecap_units::size;
+use wirecap_units::error::causes;
+use wirecap_units::size::{self, grouped, human_bytes};
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::Stop;
 use crate::segment;
 use crate::target::{Content, Target, Trouble, in_thread};
 use crate::watch::Watch;
 
-/// Time between two looks at the directory with `--watch`.
+/// Time between two scans of the directory with `--watch`.
 const LOOK: Duration = Duration::from_secs(5);
 /// Time after an error of the archive until the next attempt.
 const RETRY: Duration = Duration::from_secs(30);
 /// With `--watch`, a younger segment without an index is left to the capture, which may be writing the index.
 const INDEX_AGE: Duration = Duration::from_secs(60);
-/// Errors of the archive one after the other that end a round: it does not answer, and each attempt takes long.
+/// Consecutive errors of the archive that end a round: an archive that does not answer delays each attempt.
 const STORAGE_ERRORS_MAX: usize = 3;
 /// Time in which requests may end after a signal.
 const END: Duration = Duration::from_secs(10);
 
 /// Upload complete segments and their indexes from a sensor to an archive
 ///
-/// Segments of the directory whose names end in .part are not complete and wait. Missing indexes are written first. Each file
-/// is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the command can be
-/// interrupted and repeated at any time. It runs at idle CPU and I/O priority.
+/// Segments of the directory whose names end in .part are incomplete and are not uploaded. Missing indexes are written first.
+/// Each file is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the
+/// command can be interrupted and repeated at any time. It runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive upload /data -a s3://bucket/packets --sensor lab-1
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
 
     /// The archive: a directory, or s3://, gs://, az:// with a bucket and a prefix
     ///
-    /// The provider's environment variables have credentials and endpoint, such as AWS_ACCESS_KEY_ID.
+    /// Credentials and endpoint come from the provider's environment variables, such as AWS_ACCESS_KEY_ID.
     #[arg(short, long, value_name = "DIR|URL", env = "WIRECAP_ARCHIVE")]
     archive: String,
 
@@ -73,7 +73,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     remove: bool,
 
-    /// Go on with segments that become complete, until SIGINT or SIGTERM
+    /// Continue with segments that become complete, until SIGINT or SIGTERM
     #[arg(long)]
     watch: bool,
 }
@@ -136,7 +136,7 @@ fn lock(spool: &Path) -> Result<File, Failure> {
     }
 }
 
-/// Passes a signal on; returns if the upload has not ended some time later, or at a second signal.
+/// Passes a signal to the upload; returns if the upload has not ended some time later, or at a second signal.
 async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &Sender<bool>) {
     let mut next = async || {
         tokio::select! {
@@ -152,7 +152,7 @@ async fn unanswered((mut interrupt, mut terminate): (Signal, Signal), stopper: &
     }
 }
 
-/// What tells that a file is still the same.
+/// Properties that change if a file changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     bytes: u64,
@@ -167,7 +167,7 @@ impl Stamp {
     }
 }
 
-/// What was done, for the last line.
+/// The counts in the last line of the output.
 #[derive(Debug, Default)]
 struct Sums {
     uploaded: u64,
@@ -178,21 +178,21 @@ struct Sums {
     not_complete: u64,
 }
 
-/// How a look at the directory ended.
+/// The result of a scan of the directory.
 enum Round {
-    /// All complete segments are settled.
+    /// All complete segments are in the archive, or cannot be uploaded.
     Done,
     StorageFailed,
     Stopped,
 }
 
-/// What became of a segment.
+/// The result for a segment.
 enum Done {
     Uploaded {
         bytes: u64,
     },
     Existed,
-    /// Its index may be written just now.
+    /// The capture may be writing its index.
     Waits,
 }
 
@@ -230,7 +230,7 @@ impl Upload<'_> {
         self.watch.end()?;
         self.report();
         match self.failed.len() {
-            // A signal is how this ends.
+            // A signal ends the loop.
             0 if self.arguments.watch => Ok(()),
             _ if is_stopped && !self.arguments.watch => Err(interrupted()),
             0 => Ok(()),
@@ -239,7 +239,7 @@ impl Upload<'_> {
         }
     }
 
-    /// Uploads all complete segments that are not settled.
+    /// Uploads all complete segments, except those already uploaded or impossible to upload.
     async fn round(&mut self) -> Result<Round, Failure> {
         let spool = &self.arguments.spool;
         let listed = segments(spool).map_err(|error| {
@@ -313,7 +313,7 @@ impl Upload<'_> {
         let file_name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         self.watch.show(format!("{file_name}: index, {place}"));
         let times = self.index(path).await?;
-        self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", HumanBytes(stamp.bytes)));
+        self.watch.show(format!("{file_name}: SHA-256 of {}, {place}", human_bytes(stamp.bytes)));
         let of_segment = Content::of(path, &self.stop).await?;
         let of_index = Content::of(&index, &self.stop).await?;
         let name = segment::name(&self.sensor, times, &of_segment.digest, &file_name);
@@ -321,12 +321,13 @@ impl Upload<'_> {
 
         let sent = async |name: &str, path: &Path, content: &Content| {
             let show = |sent: u64| {
-                let (sent, total) = (HumanBytes(sent), HumanBytes(content.bytes));
+                let (sent, total) = (human_bytes(sent), human_bytes(content.bytes));
                 self.watch.show(format!("{file_name}: sent {sent} of {total}, {place}"));
             };
             self.target.put(name, path, content, &show).await
         };
-        // An index is there only if its segment was read back. A segment that stays here need not be read back again.
+        // An index is in the archive only if its segment was read back. A segment that stays on the sensor need not
+        // be read back again.
         let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
         let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
         let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
@@ -341,7 +342,7 @@ impl Upload<'_> {
         }
         if self.arguments.remove {
             still_is(path, stamp)?;
-            // The other way round, a kill in between would leave an index without a segment.
+            // In the reverse order, a kill in between would leave an index without a segment.
             wirecap_index::remove(path)?;
             fs::remove_file(path)?;
         }
@@ -351,7 +352,8 @@ impl Upload<'_> {
         })
     }
 
-    /// Writes the segment's index unless there is a valid one. The times of the first and the last packet; without packets, 1970.
+    /// Writes the segment's index unless it has a valid one. Returns the times of the first and the last packet; without packets,
+    /// 1970.
     async fn index(&self, path: &Path) -> Result<(u64, u64), Trouble> {
         let (path, stop) = (path.to_owned(), self.stop.clone());
         in_thread(move || {
@@ -372,7 +374,7 @@ impl Upload<'_> {
         .await
     }
 
-    /// Without a terminal, each segment has its line.
+    /// Without a terminal, a line is printed for each segment.
     fn count(&mut self, path: &Path, done: &Done) {
         let name = path.display();
         let removed = if self.arguments.remove { ", removed here" } else { "" };
@@ -381,7 +383,7 @@ impl Upload<'_> {
             Done::Uploaded { bytes } => {
                 self.sums.uploaded += 1;
                 self.sums.uploaded_bytes += bytes;
-                format!("{name}: uploaded {}{removed}", HumanBytes(*bytes))
+                format!("{name}: uploaded {}{removed}", human_bytes(*bytes))
             }
             Done::Existed => {
                 self.sums.existed += 1;
@@ -403,12 +405,12 @@ impl Upload<'_> {
         let Sums { uploaded, uploaded_bytes, existed, removed, not_complete } = self.sums;
         self.watch.announce(&format!(
             "{} segments uploaded ({}), {} existed, {} removed here, {} failed, {} not complete",
-            HumanCount(uploaded),
-            HumanBytes(uploaded_bytes),
-            HumanCount(existed),
-            HumanCount(removed),
-            HumanCount(self.failed.len() as u64),
-            HumanCount(not_complete),
+            grouped(uploaded),
+            human_bytes(uploaded_bytes),
+            grouped(existed),
+            grouped(removed),
+            grouped(self.failed.len() as u64),
+            grouped(not_complete),
         ));
     }
 }

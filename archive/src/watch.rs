@@ -1,4 +1,5 @@
-//! What the user sees while a command runs: progress on a terminal, and each segment that could not be read.
+//! The output for the user while a command runs: progress on a terminal, and each segment that could not be
+//! read.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -7,10 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use wirecap_index::Note;
+use wirecap_units::error::causes;
+use wirecap_units::size::human_bytes;
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 
 /// Shared by all threads of a command.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     pub(crate) fn new() -> Self {
-        // On standard error, and only if that is a terminal.
+        // Progress is written to standard error, and only if that is a terminal.
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"));
         bar.enable_steady_tick(Duration::from_secs(1));
@@ -42,10 +45,10 @@ impl Watch {
 
     /// Shows how many pieces were read.
     pub(crate) fn read(&self, count: u64, total: u64, bytes: u64) {
-        self.bar.set_message(format!("{count} of {total} pieces, {}", HumanBytes(bytes)));
+        self.bar.set_message(format!("{count} of {total} pieces, {}", human_bytes(bytes)));
     }
 
-    /// Names a segment that cannot be read completely; each only once.
+    /// Names a segment that cannot be read completely, only once.
     pub(crate) fn faulty(&self, segment: &str, error: &dyn Error) {
         let mut faulty = self.faulty.lock().unwrap_or_else(PoisonError::into_inner);
         if faulty.insert(segment.to_owned()) {
@@ -53,7 +56,7 @@ impl Watch {
         }
     }
 
-    /// A message of the search; whether to go on.
+    /// Handles a message of the search; returns whether to continue.
     pub(crate) fn note(&self, note: &Note<'_>) -> bool {
         let name = |path: &Path| path.display().to_string();
         match note {
@@ -61,7 +64,7 @@ impl Watch {
             Note::Scanning(path, bytes) => self.bar.set_message(format!(
                 "reading {}, which has no index: {}",
                 path.display(),
-                HumanBytes(*bytes)
+                human_bytes(*bytes)
             )),
             Note::Vanished(path) => self.announce(&format!("{} was removed meanwhile", path.display())),
             Note::Faulty(path, error) => self.faulty(&name(path), *error),

@@ -24,7 +24,7 @@ fn a_damaged_segment_is_named_and_the_others_are_read() {
     let lines: Vec<&str> = damaged_run.text().lines().collect();
     assert!(lines.contains(&format!("b.pcapng,{PACKETS}").as_str()), "{lines:?}");
     assert!(lines.contains(&format!("sub/c.pcapng.zst,{PACKETS}").as_str()), "{lines:?}");
-    // A question that needs nothing of the damaged part has its answer.
+    // A query that does not need the damaged part is answered.
     let other = count("SELECT count(*) FROM packets WHERE segment = 'b.pcapng'");
     assert!(other.is_success && other.text().ends_with(&format!("{PACKETS}\n")), "{}", other.said);
     let found = run(&["find", "-a", recordings.archive(), "--count", "tcp"]);

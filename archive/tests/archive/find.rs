@@ -42,7 +42,7 @@ fn find_counts_what_tcpdump_counts() {
 }
 
 #[test]
-fn find_reads_only_what_lies_in_the_time() {
+fn find_reads_only_pieces_in_the_period() {
     let recordings = Recordings::new();
     let begin = BEGIN / SECOND + 3600;
     let (from, to) = (begin.to_string(), format!("{}.5", begin + 2));

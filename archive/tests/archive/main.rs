@@ -1,4 +1,5 @@
-//! The command as its users run it, over recordings that the tests make, beside naive answers and tcpdump.
+//! The command, as users run it, on recordings made by the tests. Its results are compared with naive searches
+//! and tcpdump.
 
 mod bad_input;
 mod find;

@@ -1,4 +1,4 @@
-//! Queries of more packets than the memory that they may use.
+//! Queries that need more memory than they may use.
 
 use std::fs;
 

@@ -14,10 +14,10 @@ pub(crate) const BEGIN: u64 = 1_795_366_800_000_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
 /// Packets of a segment.
 pub(crate) const PACKETS: usize = 6000;
-/// Time of a segment: between packets pass 10 ms.
+/// Duration of a segment, with 10 ms between packets.
 pub(crate) const STEP: u64 = SECOND / 100;
 
-/// A packet as it was made.
+/// A packet made by the tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) nanos: u64,
@@ -106,7 +106,7 @@ fn v6(end: u8) -> String {
     std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, end.into()).to_string()
 }
 
-/// Packets of the recording number `number`, which follow each other by [`STEP`].
+/// Packets of recording `number`, at intervals of [`STEP`].
 pub(crate) fn packets(number: u64, count: usize) -> Vec<Packet> {
     let mut random = Random::new(number + 1);
     (0..count as u64)
@@ -245,7 +245,7 @@ pub(crate) fn read(path: &Path) -> Vec<(u64, Vec<u8>)> {
     packets
 }
 
-/// How many packets tcpdump finds in plain files.
+/// Number of packets that tcpdump finds in plain files.
 pub(crate) fn tcpdump(files: &[PathBuf], expression: &str) -> usize {
     let count = |file: &PathBuf| {
         let output = Command::new("tcpdump").arg("-nr").arg(file).args(["-w", "-", expression]).output();

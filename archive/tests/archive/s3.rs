@@ -1,7 +1,8 @@
-//! An archive in S3, by a server on loopback that speaks S3.
+//! An archive in S3, provided by an S3 server on loopback.
 
 use std::fs;
 use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -9,14 +10,18 @@ use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use s3s_fs::FileSystem;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
+use wirecap_index::index_path;
 
 use crate::recordings::{Recordings, read, run_with};
 
-/// A server of the buckets that are the directories of `root`. It ends with the runtime.
+/// A server whose buckets are the directories of `root`. It ends with the runtime.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    /// Where the command keeps copies of indexes.
+    caches: TempDir,
     _runtime: Runtime,
 }
 
@@ -40,10 +45,10 @@ impl Server {
                 });
             }
         });
-        Self { address, _runtime: runtime }
+        Self { address, caches: tempfile::tempdir().unwrap(), _runtime: runtime }
     }
 
-    /// The environment in which the command uses it.
+    /// The environment variables with which the command uses this server.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
         vec![
             ("AWS_ENDPOINT", format!("http://{}", self.address)),
@@ -51,6 +56,7 @@ impl Server {
             ("AWS_ACCESS_KEY_ID", KEY.to_owned()),
             ("AWS_SECRET_ACCESS_KEY", SECRET.to_owned()),
             ("AWS_REGION", "us-east-1".to_owned()),
+            ("XDG_CACHE_HOME", self.caches.path().to_str().unwrap().to_owned()),
         ]
     }
 }
@@ -64,7 +70,7 @@ pub(crate) fn run_on(server: &Server, arguments: &[&str], more: &[(&str, &str)])
 }
 
 /// The recordings as objects of a bucket, and its server.
-fn stored(recordings: &Recordings) -> (tempfile::TempDir, Server) {
+fn stored(recordings: &Recordings) -> (TempDir, Server) {
     let root = tempfile::tempdir().unwrap();
     let bucket = root.path().join("bucket/some/prefix");
     fs::create_dir_all(bucket.join("sub")).unwrap();
@@ -105,7 +111,7 @@ fn an_archive_in_s3_gives_the_same_answers_as_the_directory() {
 }
 
 #[test]
-fn a_segment_whose_object_has_another_size_than_its_index_says_is_named_and_skipped() {
+fn a_segment_whose_size_differs_from_its_index_is_reported_and_skipped() {
     let recordings = Recordings::new();
     let (root, server) = stored(&recordings);
     let object = root.path().join("bucket/some/prefix/a.pcapng.zst");
@@ -116,6 +122,59 @@ fn a_segment_whose_object_has_another_size_than_its_index_says_is_named_and_skip
     assert_eq!(run.status, Some(1));
     assert!(run.said.contains("some/prefix/a.pcapng.zst: "), "{}", run.said);
     assert!(!run.text().contains("a.pcapng.zst") && run.text().contains("b.pcapng,6000"), "{}", run.text());
+}
+
+#[test]
+fn an_index_is_fetched_once_and_again_if_its_object_or_its_copy_changes() {
+    let recordings = Recordings::new();
+    let (root, server) = stored(&recordings);
+    let copies = || {
+        let entries = fs::read_dir(server.caches.path().join("wirecap/index")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+    };
+    let statement = "SELECT count(*), sum(length) FROM packets WHERE dst_port = 53";
+    let count = |more: &[&str]| {
+        let arguments = ["sql", "-a", "s3://bucket/some/prefix", statement, "--format", "csv"];
+        run_on(&server, &[&arguments[..], more].concat(), &[])
+    };
+    let first = count(&[]);
+    assert!(first.is_success, "{}", first.said);
+    assert_eq!(copies().len(), 3);
+
+    // Damaged objects that a listing shows as before: only copies give the answer.
+    let bucket = root.path().join("bucket/some/prefix");
+    let objects = ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"].map(|name| index_path(&bucket.join(name)));
+    let contents = objects.each_ref().map(|path| fs::read(path).unwrap());
+    for path in &objects {
+        damage(path);
+    }
+    assert_eq!(count(&[]).text(), first.text());
+    let without = count(&["--cache-size", "0"]);
+    assert_eq!(without.status, Some(1), "{}", without.said);
+    assert!(without.said.contains("3 segments could not be read completely"), "{}", without.said);
+
+    for (path, bytes) in objects.iter().zip(contents) {
+        fs::write(path, bytes).unwrap();
+    }
+    for path in copies() {
+        damage(&path);
+    }
+    let again = count(&[]);
+    assert!(again.is_success && again.text() == first.text(), "{}", again.said);
+
+    let unusable = count(&["--cache", objects[0].to_str().unwrap()]);
+    assert_eq!(unusable.status, Some(1));
+    assert!(unusable.said.contains("cannot use the directory"), "{}", unusable.said);
+}
+
+/// Changes a byte and keeps size and time.
+pub(crate) fn damage(path: &Path) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let metadata = file.metadata().unwrap();
+    let (middle, mut byte) = (metadata.len() / 2, [0]);
+    file.read_exact_at(&mut byte, middle).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
+    file.set_modified(metadata.modified().unwrap()).unwrap();
 }
 
 #[test]

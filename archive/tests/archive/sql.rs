@@ -1,4 +1,4 @@
-//! `sql`: answers beside naive ones, what is excluded, formats.
+//! `sql`: results compared with naive searches, excluded segments and pieces, formats.
 
 use std::fs::File;
 
@@ -97,7 +97,7 @@ fn pcap_filter_selects_what_tcpdump_selects() {
         assert!(expected > 0, "{expression} selects nothing");
         for condition in [
             format!("pcap_filter('{expression}')"),
-            // In a place where the scan does not apply it.
+            // Here the scan does not apply the filter.
             format!("(pcap_filter('{expression}') OR length = 0)"),
             format!("pcap_filter('{expression}', link_type, length, data)"),
         ] {
@@ -152,7 +152,7 @@ fn explain_shows_the_segments_and_pieces_that_a_condition_excludes() {
     assert_eq!(of("protocol = 89")[0], 0);
     assert_eq!(of("length > 4000")[0], 0);
     assert_eq!(of("segment = 'a.pcapng.zst'")[0], 1);
-    // One flow is in few pieces.
+    // Few pieces contain a single flow.
     let packet = recordings.packets.iter().find(|packet| packet.ports.is_some()).unwrap();
     let (source_port, port) = packet.ports.unwrap();
     let one = format!(
@@ -230,7 +230,7 @@ fn names_in_the_layout_exclude_segments_without_their_indexes() {
     let paris = "FROM packets WHERE time >= '2026-11-22T18:00:01Z' AND time < '2026-11-22T18:30:00Z'";
     assert_eq!(answer(&format!("SELECT sensor, count(*) {paris} GROUP BY 1")), ["paris,400"]);
     assert_eq!(answer("SELECT sum(packets) FROM flows WHERE sensor = 'rome'"), ["500"]);
-    // Segments that the names exclude are not opened, so damage there is not noticed.
+    // Segments excluded by their names are not opened, so their damage is not noticed.
     for place in [0, 2] {
         std::fs::write(folder.path().join(&names[place]), [0x28, 0xb5, 0x2f, 0xfd, 0, 0]).unwrap();
     }

@@ -1,4 +1,4 @@
-//! `upload`: segments of sensors arrive whole, once, in the layout that readers know.
+//! `upload`: each segment of a sensor arrives complete, once, in the layout that readers expect.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use wirecap_index::{Ensured, ensure, index_path};
 
 use crate::recordings::{BEGIN, Packet, Random, SECOND, STEP, packets, record, run};
-use crate::s3::{Server, run_on};
+use crate::s3::{Server, damage, run_on};
 
 /// Packets of a small segment.
 const SMALL: usize = 200;
@@ -21,7 +21,7 @@ const MEDIUM: usize = 16_000;
 /// Packets of a segment of 32 MB.
 const LARGE: usize = 50_000;
 
-/// The directory of a sensor: what it recorded.
+/// The directory with a sensor's recordings.
 struct Spool {
     folder: TempDir,
     /// Segments by the names of their files.
@@ -66,8 +66,8 @@ impl Spool {
         files(self.folder.path())
     }
 
-    /// Compares what the archive has of this sensor with what was recorded. Segments that are here may be missing there,
-    /// and may be there without an index.
+    /// Compares this sensor's segments in the archive with its recordings. Segments that are still on the sensor may be
+    /// missing in the archive, or have no index there.
     fn check(&self, archive: &Path, sensor: &str) {
         let sensor = archive.join(format!("sensor={sensor}"));
         let there = files(&sensor);
@@ -122,7 +122,7 @@ fn start(arguments: &[&str], environment: &[(&str, String)]) -> Child {
         .unwrap()
 }
 
-/// Sends SIGTERM. The exit status and what was printed.
+/// Sends SIGTERM. Returns the exit status and the output.
 fn terminate(child: Child) -> (Option<i32>, String) {
     let sent = Command::new("kill").arg("-TERM").arg(child.id().to_string()).status().unwrap();
     assert!(sent.success());
@@ -181,13 +181,14 @@ fn three_sensors_upload_at_once_and_nothing_is_lost_or_doubled_if_one_is_killed_
     let mut kill = 0;
     while kill < kills {
         let mut child = begin(&spools, 0);
-        // To send a segment in parts and to read it back takes longer than a second.
+        // Sending a segment in parts and reading it back takes longer than a second.
         thread::sleep(Duration::from_millis(50 + random.below(2500)));
         match child.try_wait().unwrap() {
             Some(status) => {
                 assert!(status.success());
-                let number = 151 + u64::from(kill);
-                spools[0].add(&format!("z_medium_{kill:02}.pcapng"), number, MEDIUM);
+                // Several may end before the next kill.
+                let number = spools[0].recorded.len() as u64;
+                spools[0].add(&format!("z_medium_{number:03}.pcapng"), 151 + number, MEDIUM);
             }
             None => {
                 child.kill().unwrap();
@@ -259,7 +260,7 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
     let before: Vec<_> = there.iter().map(|name| state(name).unwrap()).collect();
     let again = run(&arguments);
     assert!(
-        again.is_success && again.said.contains("0 segments uploaded (0 B), 5 existed"),
+        again.is_success && again.said.contains("0 segments uploaded (0 bytes), 5 existed"),
         "{}",
         again.said
     );
@@ -282,13 +283,8 @@ fn only_what_was_read_back_correctly_is_removed_here() {
     let there = files(&archive);
     let object = |end: &str| archive.join(there.iter().find(|name| name.ends_with(end)).unwrap());
     // A byte of the large segment and one of an index changed; an index and a segment are missing.
-    for damaged in [object("z_large.pcapng"), object("rec_00001.pcapng.zst.flows.parquet")] {
-        let file = fs::OpenOptions::new().read(true).write(true).open(damaged).unwrap();
-        let mut byte = [0];
-        let middle = file.metadata().unwrap().len() / 2;
-        file.read_exact_at(&mut byte, middle).unwrap();
-        file.write_all_at(&[byte[0] ^ 1], middle).unwrap();
-    }
+    damage(&object("z_large.pcapng"));
+    damage(&object("rec_00001.pcapng.zst.flows.parquet"));
     fs::remove_file(object("rec_00000.pcapng.zst.flows.parquet")).unwrap();
     fs::remove_file(object("rec_00002.pcapng.zst")).unwrap();
     let second = run_on(&server, &[&arguments[..], &["--remove"]].concat(), &[]);
@@ -308,7 +304,7 @@ fn a_segment_that_changes_in_the_archive_before_it_is_read_back_stays_here() {
     let child = start(&[&arguments[..], &["--rate", "8M"]].concat(), &server.environment());
     let object = || files(&archive).into_iter().find(|name| name.ends_with("large.pcapng"));
     wait_until("the object is complete", || object().is_some());
-    // To read it back takes four seconds.
+    // Reading it back takes four seconds.
     let file = fs::OpenOptions::new().write(true).open(archive.join(object().unwrap())).unwrap();
     file.write_all_at(b"!", file.metadata().unwrap().len() - 1).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -330,7 +326,7 @@ fn a_segment_without_its_index_in_the_layout_is_not_read() {
     let there = files(archive.path());
     let index = there.iter().find(|name| name.ends_with("rec_00001.pcapng.zst.flows.parquet")).unwrap();
     fs::remove_file(archive.path().join(index)).unwrap();
-    // What a killed upload left in a directory.
+    // The temporary file of a killed upload in a directory.
     let segment = archive.path().join(index.strip_suffix(".flows.parquet").unwrap());
     fs::rename(&segment, segment.with_extension("zst#1")).unwrap();
     let count = || run(&["find", "-a", to, "--count"]).text().trim().to_owned();
@@ -363,7 +359,7 @@ fn watch_uploads_segments_when_they_are_complete_until_sigterm() {
     let arguments =
         ["upload", spool.path(), "-a", URL, "--sensor", "lab-1", "--watch", "--remove"].map(str::to_owned);
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    // rec_00000 has no index, and a capture could be writing it: the others come first.
+    // rec_00000 has no index, and a capture could be writing it, so the others are uploaded first.
     let child = start(&arguments, &server.environment());
     wait_until("the segment with an index is uploaded", || spool.files() == ["rec_00000.pcapng.zst"]);
     let path = spool.add("rec_00002.pcapng.zst", 2, SMALL);
@@ -414,7 +410,7 @@ fn the_rate_limits_what_is_sent_and_read_back() {
     let begun = Instant::now();
     let run = run(&[&arguments[..], &["--rate", "1M"]].concat());
     assert!(run.is_success, "{}", run.said);
-    // All but the last bytes are waited for: those are the index, read back.
+    // The upload waits for all bytes but the last, which are the index, read back.
     let waited_for = 2 * bytes - fs::metadata(index_path(&path)).unwrap().len();
     let seconds = waited_for as f64 / f64::from(1 << 20);
     assert!(seconds > 2.0 && begun.elapsed().as_secs_f64() >= seconds, "{:?}", begun.elapsed());
@@ -463,7 +459,7 @@ fn a_full_disk_is_an_error_and_nothing_is_removed() {
     assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
     let before = spool.files();
     let archive = tempfile::tempdir().unwrap();
-    // In a mount namespace that ends with the command.
+    // The command runs in a mount namespace that ends with it.
     let script =
         "mount -t tmpfs -o size=4M tmpfs \"$2\" && exec \"$0\" upload \"$1\" -a \"$2\" --sensor s --remove";
     let output = Command::new("unshare")

@@ -1,5 +1,5 @@
-//! What programs may call. Without these rules a program could read all of the kernel's memory, and with it the host's secrets, for
-//! the process that asks for it.
+//! The calls that programs may make. Without these rules a program could read all of the kernel's memory, and so the host's
+//! secrets, for the process that requests it.
 
 use std::sync::OnceLock;
 
@@ -10,17 +10,17 @@ use wirecap_filter::bpf::kernel_function;
 const INSN_BYTES: usize = 8;
 /// `BPF_CALL` of the classes `BPF_JMP` and `BPF_JMP32`.
 const CALL: [u8; 2] = [0x85, 0x86];
-/// As [`CALL`], of an address in a register.
+/// As [`CALL`], to an address in a register.
 const CALL_REGISTER: [u8; 2] = [0x8d, 0x8e];
 /// `BPF_LD | BPF_DW | BPF_IMM`.
 const LOAD_CONSTANT: u8 = 0x18;
-/// A number, a map, and the place of a map's value; others are addresses in the kernel.
+/// A number, a map, and the address of a map's value. Other constants are addresses in the kernel.
 const CONSTANTS: [u8; 3] = [0, 1, 2];
-/// In the place of the source register: a helper, and a function of the kernel's.
+/// Values of the source register field: a helper, and a kernel function.
 const TO_HELPER: u8 = 0;
 const TO_KERNEL: u8 = 2;
 
-/// What the engine's programs call: packets, maps and clocks.
+/// The helpers that the engine's programs call: for packets, maps and clocks.
 const HELPERS: [Helper; 9] = [
     Helper::MapLookup,
     Helper::RandomU32,
@@ -32,7 +32,7 @@ const HELPERS: [Helper; 9] = [
     Helper::XdpLoadBytes,
     Helper::KtimeTaiNs,
 ];
-/// The device's time of a packet.
+/// Returns the device's timestamp of a packet.
 const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
 /// The call or access of a program that none of wirecap's programs makes; `None` if there is none.
@@ -56,7 +56,7 @@ pub(crate) fn forbidden(code: &[u8]) -> Option<String> {
     })
 }
 
-/// The number of the only function of the kernel's, where the kernel has it.
+/// The number of the only permitted kernel function, if the kernel has it.
 fn device_clock() -> Option<u32> {
     static NUMBER: OnceLock<Option<u32>> = OnceLock::new();
     *NUMBER.get_or_init(|| kernel_function(DEVICE_CLOCK).ok())
@@ -85,11 +85,11 @@ mod tests {
         };
         let helper = Helper::MapLookup as i32;
         assert_eq!(forbidden(&insn(0x85, 0, helper)), None);
-        // As a part of the program, as a function of the kernel's, by its address, and of another class.
+        // Calls of a function of the program, of a kernel function, of an address, and in another class.
         for (opcode, source) in [(0x85, 1), (0x85, 2), (0x8d, 0)] {
             assert!(forbidden(&insn(opcode, source, helper)).is_some(), "{opcode:#x} {source}");
         }
-        // The address of one of the kernel's variables.
+        // The address of a kernel variable.
         assert!(forbidden(&insn(LOAD_CONSTANT, 3, 7)).is_some());
         assert_eq!(forbidden(&[insn(LOAD_CONSTANT, 1, 7), insn(0, 0, 0)].concat()), None);
     }

@@ -26,7 +26,7 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<
     if !descriptors.is_empty() {
         assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)), "there is space for them");
     }
-    // A stream socket takes four bytes whole or not at all. Nor does a peer that has ended end this process by SIGPIPE.
+    // A stream socket accepts four bytes completely or not at all. MSG_NOSIGNAL prevents SIGPIPE if the peer has ended.
     let sent = rustix::io::retry_on_intr(|| {
         sendmsg(socket, &[IoSlice::new(&length)], &mut ancillary, SendFlags::NOSIGNAL)
     })?;
@@ -37,7 +37,7 @@ pub(crate) fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<
     socket.write_all(bytes)
 }
 
-/// The next message, and none if the other side has ended.
+/// The next message; `None` if the other side has ended.
 pub(crate) fn receive(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
     let mut length = [0; LENGTH_BYTES];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];

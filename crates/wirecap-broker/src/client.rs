@@ -23,14 +23,14 @@ pub struct Broker {
 
 #[derive(Debug)]
 struct Connection {
-    /// `None` at the end only.
+    /// `None` only while the value is dropped.
     socket: Option<UnixStream>,
     process: Child,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // It ends when it reads the end of the requests.
+        // The broker ends when it reads the end of the requests.
         drop(self.socket.take());
         let _ended = self.process.wait();
     }
@@ -55,7 +55,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Runs the command of the [`Terms`] with `path` behind its arguments, and does not wait for its end.
+    /// Runs the command of the [`Terms`] with `path` after its arguments, and does not wait for its end.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl From<ObjectKind> for Kind {
     }
 }
 
-/// The kernel's error, with what the verifier wrote.
+/// The kernel's error, with the verifier's log.
 #[derive(Debug)]
 struct VerifierError {
     number: i32,

@@ -35,7 +35,7 @@ const SYSTEM: [&str; 8] = [
 pub struct Confinement {
     /// It acts for this user.
     pub user: User,
-    /// It may do anything in these directories; a path that does not exist is passed over.
+    /// It may do anything in these directories; paths that do not exist are ignored.
     pub writable: Vec<PathBuf>,
     /// Files, and directories with their contents, that it may read.
     pub readable: Vec<PathBuf>,
@@ -46,7 +46,7 @@ pub struct Confinement {
 pub enum Landlocked {
     /// All of them.
     Fully,
-    /// Those that this kernel knows.
+    /// The rules that this kernel supports.
     Partly,
     /// None: Landlock is not part of this kernel, or was not switched on (`lsm=` on its command line).
     Not,
@@ -68,14 +68,14 @@ impl Confinement {
     ///
     /// # Errors
     ///
-    /// If something cannot be given up: the process should end then.
+    /// If a permission cannot be dropped; the process should then end.
     pub fn enter(&self) -> io::Result<Landlocked> {
         set_no_new_privs(true)?;
         let landlocked = self.restrict_files()?;
         drop_bounding_set();
         self.user.become_them()?;
         drop_capabilities()?;
-        // A process that has changed its user does not own /proc/self any more unless it says so.
+        // A process that has changed its user no longer owns /proc/self unless it sets itself dumpable.
         set_dumpable_behavior(DumpableBehavior::Dumpable)?;
         sys::name_refused_calls()?;
         system_calls::refuse_others()?;
@@ -129,10 +129,11 @@ impl User {
     }
 }
 
-/// What no program may get that this process executes: it executes none. Takes CAP_SETPCAP, which root has.
+/// Drops the bounding set: this process executes no program that needs it. Requires CAP_SETPCAP, which root
+/// has.
 fn drop_bounding_set() {
     for capability in CapabilitySet::all().iter() {
-        // A kernel does not know all of them.
+        // Older kernels do not support all capabilities.
         let _ = remove_capability_from_bounding_set(capability);
     }
 }

@@ -1,15 +1,15 @@
-//! Two processes in place of one: a **broker** that keeps its privileges and never sees a packet, and a process that captures,
-//! parses and writes, and has no privilege left.
+//! Divides a capture into two processes: a **broker** that keeps its privileges and never reads a packet, and a process that
+//! captures, parses and writes without privileges.
 //!
-//! [`Broker::start`] starts the broker and tells it the [`Terms`]: which interfaces, which directory, which command. Then
+//! [`Broker::start`] starts the broker and sends it the [`Terms`]: the permitted interfaces, directory and command. Then
 //! [`Broker`] is the [`Opener`](wirecap_filter::opener::Opener) of the capturing process: each request of the engine goes over
-//! a socket to [`serve`], which looks whether the terms allow it, asks the kernel, and passes the descriptor back.
-//! [`Confinement::enter`] takes everything from the capturing process that it does not need any more.
+//! a socket to [`serve`], which checks it against the terms, calls the kernel, and returns the descriptor.
+//! [`Confinement::enter`] drops all permissions that the capturing process no longer needs.
 //!
-//! What the terms do not allow is refused: sockets of other families, programs of other types, programs that call what
-//! wirecap's do not (such as helpers that read the kernel's memory), programs on other interfaces, names of sockets that are not
-//! wirecap's. A process that has been taken over can therefore do no more than capture other
-//! packets from the interfaces that it captures from.
+//! The broker refuses requests outside the terms: sockets of other families, programs of other types, programs with calls that
+//! wirecap's do not make (such as helpers that read the kernel's memory), programs on other interfaces, names of sockets that
+//! are not wirecap's. Therefore an attacker who controls the capturing process can only capture other packets from the same
+//! interfaces.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -51,7 +51,7 @@ pub fn request(ask: &Ask) -> std::io::Result<Vec<u8>> {
     message::encode(ask)
 }
 
-/// For tests: the next message, with its descriptors; none at the end.
+/// For tests: the next message, with its descriptors; `None` at the end.
 ///
 /// # Errors
 ///

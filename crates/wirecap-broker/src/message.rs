@@ -1,4 +1,4 @@
-//! What the two processes say to each other.
+//! The messages between the two processes.
 
 use std::ffi::OsStr;
 use std::io;
@@ -16,7 +16,7 @@ pub struct User {
     pub name: String,
     /// The user's number.
     pub uid: u32,
-    /// The number of the user's own group.
+    /// The number of the user's primary group.
     pub gid: u32,
 }
 
@@ -34,12 +34,12 @@ impl User {
         Ok(Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() })
     }
 
-    /// The owner of a file or directory. One that the system's list of users does not have is called by its number, and has the
+    /// The owner of a file or directory. An owner who is not in the system's list of users has its number as name, and the
     /// group of the file.
     ///
     /// # Errors
     ///
-    /// If the file is not there, or the list of users cannot be read.
+    /// If the file does not exist, or the list of users cannot be read.
     pub fn owner_of(path: &Path) -> io::Result<Self> {
         let metadata = path.metadata()?;
         let entry = unistd::User::from_uid(Uid::from_raw(metadata.uid())).map_err(io::Error::from)?;
@@ -55,22 +55,22 @@ impl User {
 pub struct Terms {
     /// The interfaces that programs may be attached to.
     pub interfaces: Vec<String>,
-    /// For whom the command is run.
+    /// The user as whom the command is run.
     pub user: User,
     /// The directory that paths given to the command must be in.
     pub directory: PathBuf,
-    /// The command that it runs on request, with a path as the last argument.
+    /// The command that the broker runs on request, with a path as the last argument.
     pub command: Option<Vec<String>>,
-    /// Sockets that are removed when the process that has no privileges has ended: in their directories it may remove nothing.
+    /// Sockets that the broker removes when the unprivileged process has ended, which may remove nothing in their directories.
     pub sockets: Vec<PathBuf>,
 }
 
-/// The longest message: a program of a million instructions, and some more.
+/// The maximum length of a message: a program of a million instructions, and a reserve.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
 /// The maximum number of descriptors of a message: the kernel passes at most 253.
 pub(crate) const DESCRIPTORS_MAX: usize = 64;
 
-/// A request. The descriptors that it is about go with it, in the order of the comments.
+/// A request. Its descriptors are sent with it, in the order of the comments.
 #[doc(hidden)] // public for tests
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Ask {
@@ -90,7 +90,7 @@ pub enum Ask {
         max_entries: u32,
         flags: u32,
     },
-    /// The maps, each of which the instructions name by its place among them.
+    /// The maps, to which the instructions refer by their position in this order.
     Program {
         program_type: u32,
         name: [u8; 16],
@@ -148,7 +148,7 @@ pub(crate) struct Reply {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Outcome {
-    /// It goes with the message.
+    /// The descriptor is sent with the message.
     Descriptor,
     Id(Option<u32>),
     Done,

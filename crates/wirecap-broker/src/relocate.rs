@@ -1,4 +1,4 @@
-//! Instructions of eBPF name maps by descriptors, which are other numbers in another process.
+//! Instructions of eBPF refer to maps by descriptors, whose numbers differ between processes.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 const INSN_BYTES: usize = 8;
 /// A 64-bit constant, in two instructions (`BPF_LD | BPF_DW | BPF_IMM`).
 const LOAD_CONSTANT: u8 = 0x18;
-/// The constant is a map (`BPF_PSEUDO_MAP_FD`), or the place of a map's value (`BPF_PSEUDO_MAP_VALUE`), by a descriptor.
+/// The constant is a descriptor: of a map (`BPF_PSEUDO_MAP_FD`), or of a map whose value is addressed
+/// (`BPF_PSEUDO_MAP_VALUE`).
 const BY_DESCRIPTOR: [u8; 2] = [1, 2];
 
-/// The instructions with places in the list in place of descriptors, and the list.
+/// Replaces the descriptors in the instructions by positions in a list; returns the instructions and the list.
 pub(crate) fn by_place(code: &[u8]) -> (Vec<u8>, Vec<RawFd>) {
     let mut maps = Vec::new();
     let mut code = code.to_vec();
@@ -24,7 +25,7 @@ pub(crate) fn by_place(code: &[u8]) -> (Vec<u8>, Vec<RawFd>) {
     (code, maps)
 }
 
-/// The instructions with descriptors of this process in place of places in the list; `None` if one is not in it.
+/// Replaces the positions by descriptors of this process; `None` if a position is not in the list.
 pub(crate) fn by_descriptor(mut code: Vec<u8>, maps: &[OwnedFd]) -> Option<Vec<u8>> {
     for constant in map_constants(&mut code) {
         let place = usize::try_from(i32::from_ne_bytes(*constant)).ok()?;
@@ -68,7 +69,7 @@ mod tests {
         let code = [
             insn(LOAD_CONSTANT, 1, 7),
             insn(0, 0, 0),
-            // What looks like a map in the second half of a constant is a part of it.
+            // The second half of a constant is not an instruction, even if it looks like a map.
             insn(LOAD_CONSTANT, 0, 7),
             insn(LOAD_CONSTANT, 1, 7),
             insn(LOAD_CONSTANT, 2, 9),
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_did_not_come_is_noticed() {
+    fn a_missing_map_is_detected() {
         let code = [insn(LOAD_CONSTANT, 1, 1), insn(0, 0, 0)].concat();
         let one: Vec<OwnedFd> = vec![File::open("/dev/null").unwrap().into()];
         assert_eq!(by_descriptor(code, &one), None);

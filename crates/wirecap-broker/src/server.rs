@@ -1,4 +1,4 @@
-//! The broker itself: reads requests, looks whether the terms allow them, and asks the kernel.
+//! The broker: reads requests, checks them against the terms, and calls the kernel.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -20,26 +20,26 @@ use crate::message::{Ask, Kind, Outcome, Reply, Terms, decode, encode, path_of};
 use crate::relocate;
 use crate::sys::Shared;
 
-/// Types of programs (`enum bpf_prog_type`): what raw tracepoints run, and XDP.
+/// Types of programs (`enum bpf_prog_type`): raw tracepoint and XDP.
 const PROGRAM_TYPES: [u32; 2] = [17, 6];
 /// Sockets for packets.
 const FAMILIES: [i32; 2] = [libc::AF_PACKET, libc::AF_XDP];
-/// All names of wirecap's sockets begin so.
+/// Prefix of the names of wirecap's sockets.
 const NAMES: &[u8] = b"wirecap/";
-/// Tells when a batch of packets has ended, for the clock of XDP programs.
+/// The tracepoint at the end of a batch of packets, for the clock of XDP programs.
 const TRACEPOINT: &[u8] = b"napi_poll";
-/// All names of wirecap's maps begin so.
+/// Prefix of the names of wirecap's maps.
 const MAPS: &str = "wirecap_";
-/// The most memory of a map.
+/// Maximum memory of a map.
 const MAP_BYTES_MAX: u64 = 1 << 30;
-/// The largest log of the verifier.
+/// Maximum length of the verifier's log.
 const LOG_BYTES_MAX: u32 = 8 << 20;
 
-/// Serves requests that come over `socket`, until the other side ends.
+/// Serves requests that arrive over `socket`, until the other side ends.
 ///
 /// # Errors
 ///
-/// If the socket fails, or the terms that come first cannot be understood.
+/// If the socket fails, or the first message is not valid terms.
 pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
     let socket = UnixStream::from(socket.into());
     let Some((bytes, _)) = receive(&socket)? else { return Ok(()) };
@@ -58,8 +58,8 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a socket that no process listens to. Where sockets are made only by those who hold `.lock`, none can be between its
-/// bind(2) and its listen(2) then.
+/// Removes a socket that no process listens to. In a directory where sockets are made only by processes that hold `.lock`,
+/// none can be between its bind(2) and its listen(2) then.
 fn remove_dead(socket: &Path) -> io::Result<()> {
     let _turn = match File::open(socket.with_file_name(".lock")) {
         Ok(lock) => lock.lock().map(|()| Some(lock))?,
@@ -77,11 +77,11 @@ struct Server {
     terms: Terms,
     /// The numbers of the interfaces at the beginning: one that is renamed keeps its number.
     ifindexes: Vec<u32>,
-    /// Commands that have not ended.
+    /// Commands that are still running.
     running: Vec<Child>,
 }
 
-/// Why a request is not carried out.
+/// The reason why a request is not executed.
 #[derive(Debug)]
 enum Denial {
     /// The kernel's error, or the command's.
@@ -133,12 +133,13 @@ impl Server {
             },
             Err(Denial::Refused(why)) => (Outcome::Refused(why), None),
         };
-        // The verifier's log ends where it wrote a zero.
+        // A zero ends the verifier's log.
         log.truncate(log.iter().position(|byte| *byte == 0).unwrap_or(log.len()));
         (Reply { outcome, log }, opened)
     }
 
-    /// Whether the terms allow it. Looks at what the message says; the kernel looks at what the descriptors are.
+    /// Whether the terms allow the request. Checks the contents of the message; the kernel checks the
+    /// descriptors.
     fn check(&self, ask: &Ask, descriptors: usize) -> Result<(), Denial> {
         let wanted = match ask {
             Ask::Umem { .. } | Ask::LinkUpdate => 2..=2,
@@ -192,8 +193,8 @@ impl Server {
         self.ifindexes.contains(&ifindex) || is_named() == Some(true)
     }
 
-    /// Maps of other programs could be changed, and links of other interfaces could get another program. A program by
-    /// itself can only be read.
+    /// With maps of other programs their contents could be changed, and with links of other interfaces their program.
+    /// A program can only be read.
     fn allows_object(&self, kind: Kind, id: u32) -> bool {
         match kind {
             Kind::Map => Map::by_id(id).is_ok_and(|map| map.name().starts_with(MAPS)),
@@ -268,7 +269,7 @@ impl Server {
                 Direct.open(Request::LinkUpdate { link, program })
             }
             Ask::ById { kind, id } if !self.allows_object(kind, id) => {
-                // As if it were gone, which those who look through all objects must expect.
+                // The answer is that of an object that is gone, which every reader of all objects must expect.
                 Err(io::Error::from_raw_os_error(libc::ENOENT))
             }
             Ask::ById { kind, id } => Direct.open(Request::ById { kind: kind.into(), id }),
@@ -279,7 +280,7 @@ impl Server {
         Ok(answer?)
     }
 
-    /// Runs the command for the user who the recording is for, without waiting for its end.
+    /// Runs the command as the user of the recording, without waiting for its end.
     fn run(&mut self, path: &Path) -> Result<(), Denial> {
         self.running.retain_mut(|child| child.try_wait().is_ok_and(|status| status.is_none()));
         let command = self.terms.command.as_deref().and_then(<[String]>::split_first);

@@ -1,4 +1,5 @@
-//! What needs `unsafe`: memory that another process shares, descriptors by number, and the signal of a refused call.
+//! All uses of `unsafe`: memory shared with another process, descriptors by number, and the signal of a refused
+//! call.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,10 +12,10 @@ use wirecap_filter::opener::Umem;
 
 use crate::system_calls;
 
-/// The descriptor of this number, which a request for a program names.
+/// The descriptor with this number, to which a request for a program refers.
 pub(crate) fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the number stands in a program's instructions; who asks for the program has the map open until the request is
-    // answered, or else the message cannot be sent. -1 is no number of a descriptor.
+    // SAFETY: the number is in a program's instructions. The caller that requests the program keeps the map open until the
+    // request is answered, or else the message cannot be sent. -1 is not a descriptor.
     unsafe { BorrowedFd::borrow_raw(descriptor.max(0)) }
 }
 
@@ -30,15 +31,15 @@ impl Shared {
     pub(crate) fn map(file: impl AsFd, bytes: u64) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing. This process never looks into it.
+        // SAFETY: a new mapping at an address that the kernel selects overlaps nothing. This process never reads it.
         let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
         Ok(Self { base, bytes })
     }
 
     /// This memory, as the UMEM of `socket`.
     pub(crate) fn as_umem<'a>(&self, socket: BorrowedFd<'a>, cell_bytes: u32) -> Umem<'a> {
-        // SAFETY: what the kernel writes goes to pages of the file, of which this process uses none; it keeps them when
-        // the mapping is gone. The asking process has made the promise for its own mapping.
+        // SAFETY: the kernel writes to pages of the file, of which this process uses none; it keeps them when the
+        // mapping is gone. The requesting process guarantees the same for its mapping.
         unsafe { Umem::new(socket, None, self.base as u64, self.bytes as u64, cell_bytes) }
     }
 }
@@ -50,17 +51,18 @@ impl Drop for Shared {
     }
 }
 
-/// One entry for each system call that was refused already.
+/// One entry for each system call that was already refused.
 static NAMED: [AtomicBool; 1024] = [const { AtomicBool::new(false) }; 1024];
 
-/// From now on a call that the system-call filter refuses is named on standard error, once each, and fails with EPERM.
+/// From now on a call that the system-call filter refuses fails with EPERM, and is named on standard error once.
 pub(crate) fn name_refused_calls() -> io::Result<()> {
     let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) = refused;
     // SAFETY: a zeroed action is one without flags and with an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
-    // SAFETY: the handler has the signature that SA_SIGINFO demands, and does only what signal-safety(7) allows.
+    // SAFETY: the handler has the signature required by SA_SIGINFO, and makes only calls that signal-safety(7)
+    // allows.
     match unsafe { libc::sigaction(libc::SIGSYS, &raw const action, ptr::null_mut()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -76,7 +78,7 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
         number: libc::c_int,
         architecture: libc::c_uint,
     }
-    // SAFETY: the kernel passes a whole `siginfo_t`, which is larger, and SIGSYS comes from the filter.
+    // SAFETY: the kernel passes a complete `siginfo_t`, which is larger, and the filter raises SIGSYS.
     let number = unsafe { (*information.cast::<RefusedCall>()).number };
     // SAFETY: the kernel passes the interrupted thread's context, which it loads again when this returns: the call fails
     // with EPERM.
@@ -99,7 +101,8 @@ extern "C" fn refused(_signal: libc::c_int, information: *mut libc::siginfo_t, c
             number,
             b"\n",
         ] {
-            // SAFETY: the bytes are a slice's. Nothing can be done if standard error is closed.
+            // SAFETY: pointer and length are those of a slice. An error is ignored, because standard error may
+            // be closed.
             let _ = unsafe { libc::write(2, part.as_ptr().cast(), part.len()) };
         }
     }

@@ -1,4 +1,4 @@
-//! The system calls of a process that records, and no others.
+//! The system-call filter of a recording process.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -9,8 +9,8 @@ macro_rules! calls {
     ($($name:ident)*) => { [$((libc::$name, stringify!($name))),*] };
 }
 
-/// What capturing, merging, compressing, writing, rotating and ending use: memory and threads, files of the directory, sockets
-/// that are open or carry no packets (rtnetlink, the broker's), and what bpf(2) does with open descriptors.
+/// The calls for capturing, merging, compressing, writing, rotating and ending: memory and threads, files of the directory,
+/// sockets that are open or carry no packets (rtnetlink, the broker's), and bpf(2) for open descriptors.
 #[rustfmt::skip]
 const ALLOWED: &[(i64, &str)] = &calls! {
     // Memory, threads, time, signals.
@@ -34,7 +34,7 @@ const ALLOWED: &[(i64, &str)] = &calls! {
     SYS_setsockopt SYS_getsockopt SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_shutdown SYS_bpf
 };
 
-/// Those that have older names, which only some architectures have.
+/// Older calls, which only some architectures have.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_BY_OLD_NAMES: &[(i64, &str)] = &calls! {
@@ -54,13 +54,13 @@ const OFTEN_REFUSED: &[(i64, &str)] = &calls! {
     SYS_vmsplice SYS_open_by_handle_at SYS_seccomp
 };
 
-/// The name of a call, `openat`, if it is one of those above.
+/// The name of a call, such as `openat`, if it is in the list above.
 pub(crate) fn name(number: i64) -> Option<&'static str> {
     let known = [OFTEN_REFUSED, ALLOWED, ALLOWED_BY_OLD_NAMES].into_iter().flatten();
     known.clone().find(|(call, _)| *call == number).map(|(_, name)| &name["SYS_".len()..])
 }
 
-/// From now on this thread, and those that it makes, can make no other calls. Others raise SIGSYS.
+/// From now on this thread, and threads that it starts, can make only these calls. Others raise SIGSYS.
 pub(crate) fn refuse_others() -> io::Result<()> {
     let rules: BTreeMap<i64, Vec<_>> =
         [ALLOWED, ALLOWED_BY_OLD_NAMES].into_iter().flatten().map(|(call, _)| (*call, Vec::new())).collect();

@@ -1,6 +1,7 @@
-//! A process that has given up everything tries to get it back.
+//! A process that has dropped all permissions tries to regain them.
 //!
-//! The tests run this program a second time, as the process that is confined: what it gives up it cannot get back.
+//! The tests run this program a second time as the confined process, because dropped permissions cannot be
+//! regained.
 
 use std::env;
 use std::fs::{self, File};
@@ -49,7 +50,7 @@ fn try_it() {
     println!("test a_confined_process_gets_nothing_back ... ok");
 }
 
-/// Fails for want of a right.
+/// Fails because of a missing permission.
 #[track_caller]
 fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
     let error = outcome.err().unwrap_or_else(|| panic!("{what} went well"));
@@ -59,7 +60,7 @@ fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
 fn confined(directory: &Path) {
     let user = User { name: "nobody".to_owned(), uid: UID, gid: UID };
     let outside = directory.with_extension("outside");
-    // A thread acts for the user, and this one does not.
+    // Another thread acts for the user; this one does not.
     assert_eq!(user.act(|| geteuid().as_raw()).unwrap(), UID);
     assert!(geteuid().is_root());
     assert_eq!(User::owner_of(directory).unwrap().uid, UID);
@@ -71,7 +72,7 @@ fn confined(directory: &Path) {
     fs::remove_file(directory.join("b")).unwrap();
     assert!(fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t1"));
     std::thread::spawn(|| assert_eq!(geteuid().as_raw(), UID)).join().unwrap();
-    // What it does not need.
+    // Calls that the process does not need.
     assert_denied("a file beside the directory", File::create(&outside));
     if landlocked == Landlocked::Not {
         println!("SKIP: this kernel has no Landlock");
@@ -85,13 +86,13 @@ fn confined(directory: &Path) {
     assert!(!status.is_ok_and(|status| status.success()), "another program went well");
     assert_denied("another user", become_root());
     assert_denied("a packet socket", packet_socket());
-    // Sockets of other kinds are nothing that an attacker could not have otherwise; but they carry no privilege.
+    // Sockets of other kinds are permitted, because they need no privilege.
     drop((
         TcpListener::bind("127.0.0.1:1"),
         TcpStream::connect("127.0.0.1:1"),
         UdpSocket::bind("127.0.0.1:1"),
     ));
-    // A second time: refused as before, and not said again.
+    // A second call is also refused, but not reported again.
     assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
 }
 

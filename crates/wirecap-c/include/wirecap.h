@@ -1,5 +1,5 @@
 /*
- * wirecap.h - lossless packet capture for programs in C
+ * wirecap.h - packet capture for programs in C, with an account of every packet
  *
  * Every receive queue of a network interface has a pool of R chunks of M packet buffers (cells). A worker takes filled
  * cells as a chunk, without copying them, and returns them by recycling the chunk. The rings that one program reads
@@ -112,7 +112,7 @@ int wirecap_error_status(void);
 
 /* An interface. */
 struct wirecap_device {
-    const char *name;         /* "eth0"; valid until the process ends, as the next one */
+    const char *name;         /* "eth0"; valid, like driver, until the process ends */
     const char *driver;       /* "ixgbe"; empty if unknown */
     uint32_t index;           /* the kernel's interface index */
     uint32_t flags;           /* WIRECAP_DEVICE_ */
@@ -254,7 +254,7 @@ int wirecap_group_set_snap_len(wirecap_group *group, uint32_t bytes);
  */
 enum wirecap_timestamps {
     WIRECAP_TIMESTAMPS_NONE = 0,       /* none, which costs nothing; the default */
-    WIRECAP_TIMESTAMPS_BATCH = 1,      /* clock read for every eighth packet of a batch, shared by those up to the next */
+    WIRECAP_TIMESTAMPS_BATCH = 1,      /* clock read for every eighth packet of a batch, and used for the seven after it */
     WIRECAP_TIMESTAMPS_PACKET = 2,     /* clock read for every packet */
     WIRECAP_TIMESTAMPS_HARDWARE = 3    /* raw NIC clock of every packet; engine xdp */
 };
@@ -281,8 +281,8 @@ int wirecap_group_set_direction(wirecap_group *group, enum wirecap_direction dir
 int wirecap_group_set_retire_after(wirecap_group *group, uint64_t longest_ns);
 
 /*
- * Makes a separate buddy group, with its own workers, of the rings of each interface. Off by default: all rings of
- * the capture are one group.
+ * Makes the rings of each interface a separate buddy group with its own workers. Off by default: all rings of the
+ * capture are one group.
  */
 int wirecap_group_set_per_interface(wirecap_group *group);
 
@@ -611,7 +611,7 @@ struct wirecap_account {
     uint64_t reserved[11];         /* 0 */
 };
 
-/* The ledger so far, ring by ring: while packets arrive, it is no single moment. The caller frees it. */
+/* The ledger so far. Rings are read one after the other, while packets may arrive. The caller frees it. */
 wirecap_ledger *wirecap_ledger_read(wirecap_capture *capture);
 
 /* Frees a ledger and its texts. */

@@ -201,7 +201,7 @@ fn installed_files_have_one_version_and_are_removed_again() {
 }
 
 #[test]
-fn the_manual_s_program_compiles() {
+fn the_manuals_program_compiles() {
     let manual = fs::read_to_string(sources().join("wirecap.3")).unwrap();
     let start = manual.find("#include <err.h>").unwrap();
     let (program, _) = manual[start..].split_once("\n.fi").unwrap();
@@ -212,7 +212,7 @@ fn the_manual_s_program_compiles() {
 }
 
 #[test]
-fn the_guide_s_program_compiles() {
+fn the_guides_program_compiles() {
     let guide = fs::read_to_string(sources().join("../../docs/guide/embed.md")).unwrap();
     let (_, rest) = guide.split_once("```c\n").unwrap();
     let (program, _) = rest.split_once("```\n").unwrap();

@@ -11,7 +11,7 @@ use crate::doctor::{self, Bottleneck, Cause};
 /// Maximum number of reported causes of one loss; `wirecap doctor` lists all.
 const SAID_MAX: usize = 2;
 
-/// What doctor found while this process still had its privileges, if it has given them up.
+/// The findings from before this process dropped its privileges, if it has.
 static FOUND_BEFORE: OnceLock<Vec<Cause>> = OnceLock::new();
 
 /// Makes doctor read the host now, because this process is about to drop the privileges for it; the findings explain
@@ -25,10 +25,10 @@ pub(crate) fn look_before_privileges_drop(names: &[String]) {
     FOUND_BEFORE.set(causes).expect("privileges are given up once");
 }
 
-/// A loss to be explained.
+/// A loss whose causes are determined.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Question {
-    /// As the ledger has it: `eth1@2`.
+    /// Its name in the ledger: `eth1@2`.
     pub(crate) place: String,
     /// `no free cell`.
     pub(crate) reason: &'static str,
@@ -49,7 +49,8 @@ impl Advisor {
         Self { interfaces: interfaces.to_vec(), questions: Vec::new(), answer: None }
     }
 
-    /// Has doctor look at the host, unless this process has no privileges any more: it looked before.
+    /// Makes doctor read the host, unless this process has dropped its privileges: then it has read the host
+    /// before.
     pub(crate) fn ask(&mut self, questions: Vec<Question>) {
         if questions.is_empty() {
             return;

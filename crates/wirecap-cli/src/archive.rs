@@ -1,4 +1,4 @@
-//! `wirecap archive`: a program of its own, because its query engine is larger than all the rest.
+//! `wirecap archive`: a separate program, because its query engine is larger than the rest of wirecap.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 
 const PROGRAM: &str = "wirecap-archive";
 
-/// SQL and packet search over recordings in a directory or in object storage
+/// Search recordings in a directory or in object storage with SQL or filters
 ///
 /// Runs the program wirecap-archive, which is installed separately; `wirecap archive --help` shows its help.
 #[derive(Debug, Args)]
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let error = Command::new(&program).args(&arguments.words).exec();
     Err(Failure::Failed(match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{PROGRAM} is not installed: build it with make archive in the source of wirecap, and copy it beside wirecap or to a directory in PATH"
+            "{PROGRAM} is not installed: build it with make archive in the source of wirecap, and copy it to the directory of wirecap or to one in PATH"
         )
         .into(),
         _ => format!("cannot run {}: {error}", program.display()).into(),

@@ -1,4 +1,5 @@
-//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: a running capture is asked over its control socket.
+//! `wirecap status`, `stop`, `filter`, `rotate` and `events`: requests to a running capture over its control
+//! socket.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -94,7 +95,8 @@ pub(crate) struct RotateArguments {
 
 /// Print the events of a running capture until it ends, one JSON object per line
 ///
-/// Starts with the most recent events, at most 256. A slow reader is told how many events it missed.
+/// Starts with the most recent events, at most 256. If the reader is slow, an event reports the number of
+/// missed events.
 #[derive(Debug, Args)]
 pub(crate) struct EventsArguments {
     /// The capture's name

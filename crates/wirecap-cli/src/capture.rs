@@ -144,25 +144,29 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// What came at the latest after this time can be read from the output. A recording whose loss is limited (`--sync`) takes a
-/// fifth of that time if it is shorter: of the rest the writer has half, the packet sockets have as much as this, and what is
-/// left is for the disk.
+/// Maximum time until a packet can be read from the output. A recording whose loss is limited (`--sync`) uses a fifth of that
+/// time if it is shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for
+/// the disk.
 ///
-/// With the engine `packet`, and a regular file as the output, a packet waits as long for others at most. What is to be read
-/// later may wait, and a ring that is not read keeps its packets for as many times longer as this is longer than usual.
+/// With the engine `packet` and a regular file as the output, the maximum time that a packet waits for others. Packets that
+/// are read later may wait, and a ring that is not read keeps its packets proportionally longer.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long to sleep while packets are held back for those of other rings.
+/// Sleeping time while packets are held back for packets of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait for the outlet between looks at the ring.
+/// Maximum wait for the outlet between looks at the ring.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
-/// How long to wait for packets between looks at the clock.
+/// Maximum wait for packets between looks at the clock.
 const IDLE_PAUSE: Duration = Duration::from_millis(200);
-/// A packet comes so long after its time at most, if nothing else is waiting.
+/// Maximum time from a packet's timestamp to its capture, if no other packets wait.
 const LATE_PACKETS: Duration = Duration::from_secs(2);
-/// Packets between two looks whether the outlet has room.
+/// Number of packets between two checks for room in the outlet.
 const EMITTED_PACKETS: usize = 256;
-/// What these are assumed to take.
+/// The assumed memory of these packets.
 const CHUNK_BYTES: usize = 1 << 20;
+/// While more eighths of a ring's pool than these are in chunks, the outlet takes packets into memory that is not present yet.
+const PRESSED_EIGHTHS: u32 = 6;
+/// While more than these are in chunks, and the outlet has no room, chunks are discarded.
+const LOST_EIGHTHS: u32 = 7;
 /// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
 /// packets is full or a second old.
 const SPARSE_BYTES: u64 = 1 << 15;
@@ -249,7 +253,7 @@ struct Opening<'a> {
     plan: &'a Plan,
     /// The privileged process, if this one has no privileges.
     broker: Option<Broker>,
-    /// When to give up waiting for a pipe's reader.
+    /// Time limit of waiting for a pipe's reader.
     deadline: Option<Instant>,
     writing: &'a Writing,
     interfaces: Vec<savefile::Interface>,
@@ -330,7 +334,7 @@ fn drain(worker: &mut Worker) {
 }
 
 impl Arguments {
-    /// What the packets are written to.
+    /// The output of the packets.
     fn name(&self) -> String {
         match output::is_standard_output(&self.write) {
             true => "standard output".to_owned(),
@@ -347,7 +351,8 @@ impl Arguments {
         }
     }
 
-    /// Gives up the privileges of this process, if another user is to record, for one that opens what needs some.
+    /// Drops the privileges of this process, if another user records, and starts a process that makes the
+    /// privileged calls.
     fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
         let place = self.place(plan);
         let Some(user) = self.user.choose(&place)? else { return Ok(None) };
@@ -357,18 +362,18 @@ impl Arguments {
         drop_privileges(user, &sources, writable.as_deref(), command, &claim.sockets()).map(Some)
     }
 
-    /// Whether the output is, or leads to, something else than a file: standard output, a pipe, a terminal.
+    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to one.
     fn is_stream(&self) -> bool {
         output::is_standard_output(&self.write)
             || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
     }
 
-    /// How long packets are gathered before they are written.
+    /// Maximum time for which packets are collected before they are written.
     fn flush_interval(&self, plan: &Plan) -> Duration {
         plan.flush_interval(if self.packet_buffered { Duration::ZERO } else { FLUSH_INTERVAL })
     }
 
-    /// Whether a process may look at packets as they come: a pipe, a terminal.
+    /// Whether a process may read packets as they arrive: a pipe, a terminal.
     fn is_read_live(&self) -> bool {
         self.packet_buffered
             || match output::is_standard_output(&self.write) {
@@ -403,25 +408,30 @@ pub fn record_waiting<S: Sink>(
     })
 }
 
+/// Whether more than so many eighths of a ring's pool are in chunks.
+fn is_in_chunks(capture: &Capture, ring: usize, eighths: u32) -> bool {
+    let Cells { posted, waiting, captured, free, .. } = capture.cells_of(ring).unwrap_or_default();
+    let pool = posted + waiting + captured + free;
+    captured > (pool / 8 * eighths).max(1)
+}
+
 /// Takes chunks from one worker and gives their packets to an outlet.
 struct Recorder<O: Outlet> {
     outlet: O,
     started: Timestamp,
-    /// When the chunks that are written now came.
+    /// Arrival time of the chunks that are being written.
     now: Timestamp,
-    /// Packets still to be written, with -c.
+    /// Remaining packets, with -c.
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
     flush_interval: Duration,
     /// Packets that arrived after the last requested one.
     surplus: u64,
-    /// Where packets are counted that wait for the outlet, and those that were discarded because it did not keep up.
+    /// Counts of packets that wait for the outlet, and of packets discarded because it did not keep up.
     writing: Writing,
     /// Of each ring.
     lent: Vec<Arc<Lent>>,
-    /// Of each ring: more than half of its pool was in chunks when the last one came.
-    pressed: Vec<bool>,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
@@ -440,7 +450,6 @@ impl<O: Outlet> Recorder<O> {
             surplus: 0,
             writing: writing.clone(),
             lent: (0..capture.most_rings()).map(|_| Lent::of(capture.geometry())).collect(),
-            pressed: vec![false; capture.most_rings()],
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -456,8 +465,8 @@ impl<O: Outlet> Recorder<O> {
         self.record_merged(capture, worker, progress)
     }
 
-    /// A single ring is in order, as long as it stays alone: packets are held back only for an outlet without room.
-    /// Without the system's times, several rings cannot be ordered.
+    /// A single ring is in order: packets are held back only if the outlet has no room. Without timestamps of the
+    /// system's clock, several rings cannot be ordered.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -468,7 +477,7 @@ impl<O: Outlet> Recorder<O> {
         let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
-                true => worker.next_chunk_timeout(IDLE_PAUSE),
+                true => worker.next_chunk_timeout(self.pause()),
                 false => worker.try_next_chunk(),
             };
             match found {
@@ -483,13 +492,17 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.has_room()? {
+            while !waiting.is_empty() && self.has_room(capture)? {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 packets -= chunk.packets().len();
             }
             self.writing.set_waiting(packets);
-            self.housekeeping(capture, progress, waiting.is_empty())?;
+            self.housekeeping(capture, progress)?;
+            // Packets that wait in the ring fill the page at once.
+            if worker.is_idle() {
+                self.flush_if_due(waiting.is_empty())?;
+            }
         }
         waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
         failed
@@ -513,12 +526,12 @@ impl<O: Outlet> Recorder<O> {
                 merge.emit_all(|packet, place| self.write(packet, place))?;
             }
             let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
-            // Of a ring that is not there nothing earlier will come.
+            // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;
-            let has_room = merge.is_empty() || self.has_room()?;
+            let has_room = merge.is_empty() || self.has_room(capture)?;
             let found = match (merge.is_empty(), has_room) {
-                (true, _) => worker.next_chunk_timeout(IDLE_PAUSE),
+                (true, _) => worker.next_chunk_timeout(self.pause()),
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
                 (false, false) => worker.try_next_chunk(),
             };
@@ -536,27 +549,24 @@ impl<O: Outlet> Recorder<O> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            while self.has_room()?
+            while self.has_room(capture)?
                 && merge.emit(EMITTED_PACKETS, |packet, place| self.write(packet, place))?
             {}
-            let waiting = if self.has_room()? { 0 } else { merge.held() };
+            let waiting = if self.has_room(capture)? { 0 } else { merge.held() };
             self.writing.set_waiting(waiting);
-            self.housekeeping(capture, progress, merge.is_empty())?;
+            self.housekeeping(capture, progress)?;
+            self.flush_if_due(merge.is_empty())?;
         }
         merge.emit_all(|packet, place| self.write(packet, place))?;
         failed
     }
 
-    /// Keeps a chunk until the outlet has taken its packets. Where the outlet has no room and most of the ring's pool is in
-    /// chunks, it is discarded: the ring gets its cells back, and what is lost is the writer's and not the capture's. (With AF_PACKET
-    /// only until the kernel comes to a block that is kept: what is lost then is the capture's.)
+    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of the ring's pool is in chunks, the
+    /// chunk is discarded: the ring gets its cells back, and the loss counts as the writer's, not the capture's. (With AF_PACKET only
+    /// until the kernel reaches a block that is still held: later losses count as the capture's.)
     fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
-        let Cells { posted, waiting, captured, free, .. } =
-            capture.cells_of(chunk.ring_index()).unwrap_or_default();
-        let pool = posted + waiting + captured + free;
         let ring = chunk.ring_index();
-        self.pressed[ring] = captured > pool / 2;
-        if captured > (pool / 8 * 7).max(1) && !self.has_room()? {
+        if is_in_chunks(capture, ring, LOST_EIGHTHS) && !self.has_room(capture)? {
             self.writing.discard(chunk.len() as u64);
             return Ok(None);
         }
@@ -570,14 +580,19 @@ impl<O: Outlet> Recorder<O> {
 
     /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
     /// they are: to copy them instead would take twice the processor time when there is least of it.
-    fn has_room(&mut self) -> Result<bool, WriteError> {
-        if !self.outlet.has_room(CHUNK_BYTES, self.pressed.contains(&true)) {
+    fn has_room(&mut self, capture: &Capture) -> Result<bool, WriteError> {
+        self.outlet.hand_on()?;
+        let is_pressed =
+            || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
+        let has_room = self.outlet.has_room(CHUNK_BYTES, false)
+            || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true);
+        if !has_room {
             return Ok(false);
         }
         if self.lent.iter().all(|lent| lent.has_room()) {
             return Ok(true);
         }
-        // Otherwise the packets that it has taken would wait for more.
+        // Otherwise the accepted packets would wait for more.
         self.outlet.flush()?;
         Ok(!self.outlet.is_writing())
     }
@@ -615,14 +630,8 @@ impl<O: Outlet> Recorder<O> {
         Ok(())
     }
 
-    fn housekeeping(
-        &mut self,
-        capture: &Capture,
-        progress: &mut Progress,
-        is_idle: bool,
-    ) -> Result<(), Failure> {
-        let now = Instant::now();
-        if self.left == 0 || self.deadline.is_some_and(|deadline| now >= deadline) {
+    fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
+        if self.left == 0 || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             capture.stop();
         }
         service::came_round();
@@ -630,21 +639,31 @@ impl<O: Outlet> Recorder<O> {
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }
-        if now - self.flushed >= self.flush_interval {
-            if is_idle {
-                let late = Duration::as_nanos(&LATE_PACKETS) as u64;
-                let complete = recording::now().unix_nanos().saturating_sub(late);
-                self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
-            }
-            let is_writing = self.outlet.is_writing();
-            self.outlet.flush()?;
-            // What it could not hand on yet is due as soon as it can.
-            if !is_writing {
-                self.flushed = now;
-            }
-        }
         progress.tick(capture);
         Ok(())
+    }
+
+    /// Has the outlet hand on what it has taken if it is time. `is_idle`: no packets are held back.
+    fn flush_if_due(&mut self, is_idle: bool) -> Result<(), WriteError> {
+        let now = Instant::now();
+        if now - self.flushed < self.flush_interval {
+            return Ok(());
+        }
+        if is_idle {
+            let late = Duration::as_nanos(&LATE_PACKETS) as u64;
+            let complete = recording::now().unix_nanos().saturating_sub(late);
+            self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
+        }
+        // What it cannot hand on yet is due as soon as it can.
+        if !self.outlet.is_writing() {
+            self.flushed = now;
+        }
+        self.outlet.flush()
+    }
+
+    /// How long to wait for packets. While the outlet is writing, what it took last may be due as soon as it is done.
+    fn pause(&self) -> Duration {
+        if self.outlet.is_writing() { ROOM_PAUSE } else { IDLE_PAUSE }
     }
 
     /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
@@ -686,7 +705,7 @@ impl<O: Outlet> Recorder<O> {
             recorded.to += " (its reader ended)";
         }
         let lost = recorded.lost(ledger.total.delivered);
-        // A reader that has seen enough, and has missed nothing.
+        // A reader that ended after it had read all packets.
         let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
         (recorded, outcome)
     }
@@ -707,7 +726,7 @@ fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
     Err(error.into())
 }
 
-/// How many packets a file has whole that could not be written to any more.
+/// Number of complete packets in a file that can no longer be written.
 fn safely_written(failure: &Failure) -> Option<u64> {
     let Failure::Failed(error) = failure else { return None };
     recording::safely_written(error.downcast_ref()?)

@@ -17,13 +17,13 @@ pub(crate) fn stdout_was_closed() -> bool {
 }
 
 extern "C" fn look() {
-    // SAFETY: the descriptor is used for one system call only, which says if there is none.
+    // SAFETY: the descriptor is used for one system call only, which fails if it is not open.
     let stdout = unsafe { BorrowedFd::borrow_raw(STDOUT) };
     WAS_CLOSED.store(fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
 }
 
-// SAFETY: the loader calls what stands in this section, as such a function, before `main`; it uses nothing of the standard
-// library that `main` would have to prepare.
+// SAFETY: the loader calls the functions of this section before `main`; this one uses no part of the standard library that
+// requires initialisation.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOOK: extern "C" fn() = look;

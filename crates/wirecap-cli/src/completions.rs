@@ -1,4 +1,4 @@
-//! `wirecap completions DIR` (hidden): what shells complete, made from the commands themselves.
+//! `wirecap completions DIR` (hidden): shell completions, generated from the commands.
 
 use std::fs;
 use std::path::PathBuf;

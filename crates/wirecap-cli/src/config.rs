@@ -14,7 +14,7 @@ pub(crate) const FILTER: &str = "filter";
 pub(crate) const FILTER_FLAG: &str = "config-filter";
 const CONFIG: &str = "config";
 
-/// The file that the arguments of this program, its name included, have for `capture`.
+/// The configuration file in the arguments of `capture`; the arguments include the program's name.
 pub(crate) fn file_of(arguments: &[OsString]) -> Option<PathBuf> {
     if arguments.get(1)? != "capture" {
         return None;
@@ -32,7 +32,7 @@ fn is_config(argument: &OsString) -> bool {
     argument.to_str().is_some_and(|text| text == "--config" || text.starts_with("--config="))
 }
 
-/// The arguments with those of the file before them, so that the command line's count. `command` is the one that takes them.
+/// The arguments after those of the file, so that the command line takes precedence. `command` parses them.
 pub(crate) fn with_file(
     arguments: &[OsString],
     file: &Path,
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_no_flags_are_refused_with_their_number() {
+    fn invalid_lines_are_rejected_with_their_number() {
         for (text, words) in [
             ("\nwirte = x", "line 2: unknown option \"wirte\""),
             ("config = x", "unknown option"),

@@ -1,8 +1,9 @@
-//! The control socket of a capture: `/run/wirecap/NAME`, by which another process asks how the capture gets on, changes its filter,
-//! has it begin another file, and ends it. Requests and answers are JSON objects, a line each.
+//! The control socket of a capture: `/run/wirecap/NAME`, over which another process reads the capture's state, changes its filter,
+//! starts the next file, and ends it. Requests and answers are JSON objects, a line each.
 //!
-//! One thread serves the socket ([`server`]) and never touches the capture; the thread that watches the capture for losses
-//! does what takes the capture ([`agent`]); they meet at a [`desk`]. The packet path knows nothing of it.
+//! One thread serves the socket ([`server`]) and never accesses the capture; the thread that watches the capture for
+//! losses executes requests that need the capture ([`agent`]); they exchange messages at a [`desk`]. The packet path is
+//! not involved.
 
 mod agent;
 pub(crate) mod client;
@@ -97,7 +98,7 @@ fn listen(address: &HttpAddress) -> Result<Listener, Failure> {
     Ok(listener)
 }
 
-/// A control socket, and one for pages, that are not served yet: clients wait.
+/// A control socket and a socket for pages that are not served yet: clients wait.
 #[derive(Debug)]
 pub(crate) struct Claim {
     taken: Option<(Place, UnixListener)>,
@@ -118,7 +119,7 @@ impl Claim {
         control.into_iter().chain(http).collect()
     }
 
-    /// Begins to serve. An expression of a client is a filter as it stands.
+    /// Starts serving. A client's expression is used as a filter unchanged.
     pub(crate) fn serve(self) -> Result<Control, Failure> {
         self.serve_with(Box::new(|expression| Ok(FilterRequest::from(expression))))
     }
@@ -154,7 +155,7 @@ pub(crate) struct Control(Option<Serving>);
 
 struct Serving {
     place: Option<Place>,
-    /// Where each server meets the thread that knows the capture.
+    /// The desk of each server, where it exchanges messages with the thread that has the capture.
     desks: Vec<Desk>,
     identity: Identity,
     meaning: Meaning,
@@ -177,7 +178,7 @@ impl Control {
         Some(Agent::new((desks, identity, meaning), capture, writing))
     }
 
-    /// The capture has ended: clients that wait for it get the ledger, and why it ended if that was an error.
+    /// The capture has ended: waiting clients get the ledger, and the error, if there was one.
     pub(crate) fn end(&mut self, ledger: &Ledger, outcome: &Result<(), Failure>) {
         let Some(serving) = &mut self.0 else { return };
         let error = outcome.as_ref().err().filter(|failure| !matches!(failure, Failure::Lossy));

@@ -52,7 +52,7 @@ pub(crate) struct Arguments {
     control: ControlOptions,
 }
 
-/// How long the end waits for the last output.
+/// Maximum wait for the last output at the end.
 const LAST_FRAME: Duration = Duration::from_secs(1);
 
 /// What the workers have counted so far, one per ring.
@@ -109,7 +109,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     reported.and(outcome)
 }
 
-/// One worker's loop: nothing per packet.
+/// One worker's loop, without work per packet.
 fn count(
     mut worker: Worker,
     tallies: &[Tally],
@@ -139,7 +139,7 @@ struct Live {
 }
 
 impl Live {
-    /// On standard output, or, where that has the ledger as JSON, on standard error.
+    /// On standard output, or on standard error if standard output has the ledger as JSON.
     fn new(json: bool) -> io::Result<Self> {
         match json {
             true => Self::on(Screen::on(io::stderr())),
@@ -175,7 +175,7 @@ impl Live {
 }
 
 /// Shows the rates until the workers are done: a table that redraws itself on a terminal, a line per interval elsewhere. The
-/// reader of a pipe ends the capture when it has seen enough.
+/// reader of a pipe ends the capture by closing the pipe.
 fn show(
     arguments: &Arguments,
     capture: &Capture,
@@ -210,11 +210,11 @@ fn show(
         (last, shown) = (counts, now);
     }
     let shown = live.end();
-    // Beside the ledger as JSON it is no part of the result.
+    // With the ledger as JSON, it is not part of the result.
     if arguments.options.json { Ok(()) } else { output::unless_reader_ended(shown) }
 }
 
-/// What happened on a ring, or on all of them, since the last look.
+/// The changes of a ring's counts, or of all rings', since the last look.
 #[derive(Debug, Default, Clone, Copy)]
 struct Rates {
     packets: u64,
@@ -259,10 +259,10 @@ fn rates(capture: &Capture, counts: &[(u64, u64)], last: &[(u64, u64)], seconds:
         waiting: backlogs[index].into(),
         lost: ledger.rings[index].account.dropped.total(),
     };
-    // More rings may have come meanwhile: they are shown the next time.
+    // Rings that were added meanwhile are shown next time.
     let rings: Vec<Rates> = (0..ledger.rings.len().min(backlogs.len())).map(ring).collect();
     let mut sum = rings.iter().copied().fold(Rates::default(), Rates::plus);
-    // With what the devices dropped, which no ring knows.
+    // Including drops of devices, which rings do not have.
     sum.lost = ledger.total.dropped.total();
     (rings, sum)
 }

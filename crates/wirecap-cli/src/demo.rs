@@ -35,7 +35,7 @@ const CHUNK: u32 = 256;
 const CHUNKS_PER_RING: u32 = 128;
 /// R in act 2, on one ring.
 const CHUNKS: u32 = 256;
-/// What the ring of act 2 can hold: R x M.
+/// Capacity of the ring of act 2: R x M.
 const POOL_PACKETS: u64 = CHUNK as u64 * CHUNKS as u64;
 
 /// Time between two updates.
@@ -44,7 +44,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 const REDRAW: Duration = Duration::from_millis(200);
 /// Time between two lines elsewhere.
 const LINE: Duration = Duration::from_secs(1);
-/// How long packets that were sent may take to appear in the ledger.
+/// Maximum time for sent packets to appear in the ledger.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
@@ -66,7 +66,7 @@ pub(crate) fn run(_: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where the acts take place.
+/// The test bed of the demo.
 struct Stage {
     sender: Sender,
     screen: Screen<Stdout>,
@@ -102,7 +102,7 @@ impl Stage {
         self.claim("every packet came once, in the order of its ring", misplaced == 0)
     }
 
-    /// Act 2: a worker that does nothing for a while.
+    /// Act 2: a worker that pauses for a while.
     fn consumer_away(&mut self) -> Result<(), Failure> {
         self.act("Act 2: a consumer that is away for a while, and a pool that waits for it")?;
         let capture = self.open("a1@0", CHUNKS)?;
@@ -148,7 +148,7 @@ impl Stage {
         self.screen.line(&format!("  {text}"))
     }
 
-    /// Opens a capture, says so, and lets the sender's count begin at 0.
+    /// Opens a capture, reports it, and resets the sender's count.
     fn open(&mut self, device: &str, chunks: u32) -> Result<Capture, Failure> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let capture = Capture::on(device).chunk(CHUNK).pool(chunks).at_most_workers(cpus).open()?;
@@ -164,7 +164,7 @@ impl Stage {
         Ok(capture)
     }
 
-    /// Sends the burst and shows what the capture makes of it.
+    /// Sends the burst and shows how the capture processes it.
     fn watch(&mut self, burst: Burst, capture: &Capture, picture: Picture) -> Result<(), Failure> {
         let (sender, interruption, screen) = (&mut self.sender, &self.interruption, &mut self.screen);
         let interval = if screen.is_terminal() { REDRAW } else { LINE };
@@ -181,7 +181,7 @@ impl Stage {
                 }
             }
             sending.join().expect("the sender does not panic")?;
-            // What stays is the picture of the whole burst.
+            // The picture of the whole burst stays on the screen.
             screen.redraw(&picture.lines(screen, capture, &begin, &capture.ledger()))?;
             screen.keep();
             match interruption.came() {
@@ -191,7 +191,7 @@ impl Stage {
         })
     }
 
-    /// Waits until all that the interface has sent is in the ledger.
+    /// Waits until the ledger has all packets that the interface has sent.
     fn settle(&mut self, capture: &Capture) -> Result<(), Failure> {
         let deadline = Instant::now() + PATIENCE;
         while capture.ledger().total.offered < self.sender.count()?.tx_packets && Instant::now() < deadline {
@@ -200,15 +200,15 @@ impl Stage {
         Ok(())
     }
 
-    /// Puts the sender's count beside the ledger's.
+    /// Shows the sender's count and the ledger's.
     fn balance(&mut self, ledger: &Ledger) -> Result<(), Failure> {
         let (count, total) = (self.sender.count()?, &ledger.total);
         let mut rows = vec![
             ("sent, by the counters of a0 itself", count.tx_packets),
             ("offered to the capture, by wirecap's ledger", total.offered),
             ("    delivered", total.delivered),
-            ("    dropped for want of a free cell", total.dropped.no_cell),
-            ("    dropped for any other reason", total.dropped.total() - total.dropped.no_cell),
+            ("    dropped: no free cell", total.dropped.no_cell),
+            ("    dropped for other reasons", total.dropped.total() - total.dropped.no_cell),
         ];
         if count.tx_dropped > 0 {
             rows.insert(1, ("    and lost in a0's own queue before", count.tx_dropped));
@@ -223,15 +223,15 @@ impl Stage {
         self.claim("the sender's count equals the ledger", balanced)
     }
 
-    /// Says whether this is so; if not, the demo has failed.
+    /// Reports whether a condition is true; if not, the demo has failed.
     fn claim(&mut self, what: &str, holds: bool) -> Result<(), Failure> {
         self.more(&format!("{what}: {}", self.screen.yes_or_no(holds)))?;
         if holds { Ok(()) } else { Err(Failure::Failed(format!("false: {what}").into())) }
     }
 }
 
-/// A worker's loop: looks at each packet's number, and counts those that come again, too early, or out
-/// of another queue.
+/// A worker's loop: reads each packet's number, and counts packets that are repeated, out of order, or from
+/// another queue.
 fn consume(mut worker: Worker) -> Result<u64, CaptureError> {
     let mut next = [0; QUEUES as usize];
     let mut misplaced = 0;

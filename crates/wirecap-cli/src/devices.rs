@@ -1,4 +1,4 @@
-//! `wirecap devices`: what can be captured, and how `--engine auto` would do it.
+//! `wirecap devices`: the interfaces, and the engine that `--engine auto` selects.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 const HEADING: [&str; 7] = ["name", "state", "driver", "rx queues", "MTU", "speed", "addresses"];
 
-/// A row per interface, below it what the engine would be.
+/// A row per interface, followed by its engine.
 fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
     let rows: Vec<[String; 7]> = devices.iter().map(row).collect();
     let width = |column: usize| {
@@ -129,7 +129,7 @@ fn state(device: &Device) -> &'static str {
     }
 }
 
-/// The speed of the link, in Mbit/s, where it means something: virtual interfaces invent one.
+/// The speed of the link in Mbit/s, if it is meaningful: virtual interfaces report an arbitrary one.
 fn real_speed(device: &Device) -> Option<u32> {
     device.speed_mbps.filter(|_| device.kind.is_none())
 }

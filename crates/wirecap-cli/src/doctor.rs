@@ -31,7 +31,7 @@ use read::Scope;
 /// Find settings of this host that lose or falsify packets, and fix them
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 no findings, 1 failed, 2 wrong usage, 3 findings.\n\
-    Nothing is changed without --fix. Checks that could not be read are listed; their state is unknown.")]
+    Nothing is changed without --fix. Settings that cannot be read are listed; their state is unknown.")]
 pub(crate) struct Arguments {
     /// Interfaces to check, besides the host itself [default: all that are up]
     #[arg(value_name = "DEV")]
@@ -39,7 +39,7 @@ pub(crate) struct Arguments {
     /// Print the findings as JSON
     #[arg(long)]
     json: bool,
-    /// Directory of recordings: its disk's speed is compared with the links'
+    /// Directory of recordings, whose disk's speed is compared with the links'
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "from")]
     directory: PathBuf,
     /// Measure that disk by writing 256 MiB to an unnamed file
@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
     /// Revert the changes of --fix, unless they were changed again since
     #[arg(long, conflicts_with_all = ["from", "fix", "record", "write_test", "interfaces"])]
     undo: bool,
-    /// Where --fix records its changes
+    /// File in which --fix records its changes
     #[arg(long, value_name = "FILE", default_value = fix::JOURNAL)]
     journal: PathBuf,
 }
@@ -158,7 +158,7 @@ pub(crate) fn briefs(devices: &[Device]) -> BTreeMap<String, Brief> {
     briefs
 }
 
-/// What on this host may be why packets of these interfaces are lost, the worst first.
+/// The possible causes on this host of packet loss on these interfaces, the worst first.
 pub(crate) fn causes(interfaces: &[String]) -> Result<Vec<Cause>, Failure> {
     Ok(causes::causes(checks::diagnose(&read::interfaces(interfaces)?)))
 }

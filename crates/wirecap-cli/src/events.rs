@@ -1,24 +1,26 @@
-//! What happens to a capture, in lines: each goes to standard error and to the readers of the control socket.
+//! The events of a capture as lines, which are written to standard error and to the readers of the control
+//! socket.
 
 use std::collections::VecDeque;
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use crate::screen::notice;
+use crate::screen::{notice, replace_line};
 
-/// Events that are kept for readers that come later or fall behind.
+/// Number of events that are kept for later or slow readers.
 const KEPT: usize = 256;
 
 /// The subject of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Packets begin or cease to be lost, or to wait for the output.
+    /// Packets begin or stop being lost, or waiting for the output.
     Loss,
     /// An interface went away, came back or changed.
     Interface,
@@ -49,14 +51,17 @@ fn kept() -> MutexGuard<'static, Log> {
     LOG.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lines that wait for standard error: a terminal that was stopped, or a pipe that is not read, takes none.
+/// Maximum number of lines that wait for standard error: a stopped terminal, or a pipe that is not read,
+/// accepts none.
 const UNPRINTED_MAX: usize = 256;
-/// How long the end waits for standard error.
+/// Maximum wait for standard error at the end.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Messages to the thread that writes to standard error.
 enum Order {
     Print(String),
+    /// Replace the line that the terminal is at.
+    Replace(String),
     /// Tell when everything before is written.
     Tell(SyncSender<()>),
 }
@@ -66,17 +71,28 @@ static PRINTER: OnceLock<Option<SyncSender<Order>>> = OnceLock::new();
 
 fn start_printer() -> Option<SyncSender<Order>> {
     let (orders, inbox) = sync_channel(UNPRINTED_MAX);
-    thread::Builder::new().name("notices".to_owned()).spawn(move || print_all(&inbox)).ok()?;
+    thread::Builder::new().name("notices".to_owned()).spawn(move || inbox.iter().for_each(carry_out)).ok()?;
     Some(orders)
 }
 
-fn print_all(orders: &Receiver<Order>) {
-    for order in orders {
-        match order {
-            Order::Print(text) => notice(&text),
-            // It may not wait any more.
-            Order::Tell(written) => drop(written.try_send(())),
-        }
+/// A line that replaces another one waits to be written.
+static IS_REPLACING: AtomicBool = AtomicBool::new(false);
+
+fn carry_out(order: Order) {
+    match order {
+        Order::Print(text) => notice(&text),
+        Order::Replace(text) => replace_line(&text),
+        // It may not wait any more.
+        Order::Tell(written) => drop(written.try_send(())),
+    }
+    IS_REPLACING.store(false, Ordering::Relaxed);
+}
+
+/// Has that thread carry it out; leaves it out if too many orders wait already.
+fn order(order: Order) {
+    match PRINTER.get_or_init(start_printer) {
+        Some(printer) => drop(printer.try_send(order)),
+        None => carry_out(order),
     }
 }
 
@@ -97,10 +113,20 @@ pub(crate) fn log(kind: Kind, text: &str) {
 
 /// Writes the lines to standard error on another thread; leaves them out if too many wait already.
 pub(crate) fn print(text: String) {
-    match PRINTER.get_or_init(start_printer) {
-        Some(printer) => drop(printer.try_send(Order::Print(text))),
-        None => notice(&text),
+    order(Order::Print(text));
+}
+
+/// Replaces the line that a terminal on standard error is at, on that thread too; leaves it out while another one waits.
+pub(crate) fn replace(text: String) {
+    if !IS_REPLACING.swap(true, Ordering::Relaxed) {
+        order(Order::Replace(text));
     }
+}
+
+/// Removes that line, and waits for it, but not for long.
+pub(crate) fn erase() {
+    order(Order::Replace(String::new()));
+    flush();
 }
 
 /// Waits until everything that was said is on standard error, but not for long.

@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     snaplen: u32,
 
-    /// The memory of all rings: 512M
+    /// Buffer memory for all rings: 512M
     #[arg(long, value_name = "SIZE", default_value = "")]
     buffer: String,
 }
@@ -193,7 +193,7 @@ fn settings(device: &Device) -> String {
 fn fault_of(filter: &str, device: &Device) -> String {
     match Filter::compile(filter, device.savefile_link_type(), DEFAULT_SNAP_LEN) {
         Ok(_) => String::new(),
-        Err(error) => crate::failure::causes(&error) + "\n",
+        Err(error) => wirecap_units::error::causes(&error) + "\n",
     }
 }
 

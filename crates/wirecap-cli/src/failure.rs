@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use wirecap::filter::FilterError;
 use wirecap::{FilterChangeError, Ledger, OpenError};
 use wirecap_testbed::SetupError;
+use wirecap_units::error::causes;
 
 /// What went wrong, in words for the person at the terminal.
 #[derive(Debug)]
@@ -34,17 +35,6 @@ impl Failure {
     pub(crate) fn unless_lossless(ledger: &Ledger) -> Result<(), Self> {
         if ledger.is_lossless() { Ok(()) } else { Err(Self::Lossy) }
     }
-}
-
-/// An error with all its causes on one line.
-pub(crate) fn causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for Failure {

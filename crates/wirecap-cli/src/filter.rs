@@ -32,7 +32,7 @@ pub(crate) struct FilterOptions {
 }
 
 impl FilterOptions {
-    /// What was asked for, if anything was.
+    /// The requested filter, if there is one.
     pub(crate) fn request(&self) -> Result<Option<FilterRequest>, Failure> {
         if let Some(path) = &self.bpf_program {
             let program = FilterRequest::program(&read(path)?);
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display()).into()))
 }
 
-/// The expression of a file: what stands behind a # is none of it, as in tcpdump.
+/// The expression in a file, without comments, which begin with #, as in tcpdump.
 fn without_comments(text: &str) -> String {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")

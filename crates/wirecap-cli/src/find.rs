@@ -1,4 +1,4 @@
-//! `wirecap find`: packets out of recordings, by their indexes.
+//! `wirecap find`: finds packets in recordings by their indexes.
 
 mod places;
 
@@ -8,16 +8,16 @@ use std::time::Instant;
 use clap::Args;
 use wirecap::filter::FilterRequest;
 use wirecap::grouped;
-use wirecap::savefile::{FileSink, Format, Interface, LinkType, Sink, Writer};
-use wirecap_index::{Between, FindError, Found, Note, Outcome, Plan, Query, be_idle, plan};
-use wirecap_recorder::{CompressedSink, Compression};
+use wirecap::savefile::{FileSink, Format, Sink, Writer};
+use wirecap_index::{Between, Disk, FindError, Note, Outcome, Plan, Query, be_idle, plan};
+use wirecap_recorder::{CompressedSink, Compression, format_of};
 use wirecap_units::clock;
+use wirecap_units::error::causes;
 
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::output;
 use crate::progress::LiveLine;
 use crate::recording;
-use crate::recording::options::format_of;
 use crate::screen::announce;
 use crate::signals::Interruption;
 use crate::sink::{self, Output};
@@ -84,24 +84,12 @@ impl From<FindError> for Failure {
     }
 }
 
-/// Link types other than Ethernet that expressions are written for: raw IP, Linux "cooked", 802.11 without and with radiotap.
-const LINK_TYPES: [LinkType; 4] = [LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    if let (Some(from), Some(to)) = (arguments.from, arguments.to)
-        && from >= to
-    {
-        let (from, to) = (clock::text(from), clock::text(to));
-        return Err(Failure::Usage(format!("--from {from} is not before --to {to}: no packet can match")));
-    }
+    clock::check_order(arguments.from, arguments.to).map_err(Failure::Usage)?;
     let (segments, filter) = places_and_filter(&arguments.words)?;
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
-    // An expression that is invalid for all link types is reported before a file is read.
-    let prepared = query.prepare(LinkType::ETHERNET);
-    if prepared.is_err() && LINK_TYPES.into_iter().all(|link_type| query.prepare(link_type).is_err()) {
-        return prepared.map_err(|error| Failure::Usage(error.to_string()));
-    }
+    query.check().map_err(|error| Failure::Usage(error.to_string()))?;
     if segments.is_empty() {
         return Err(Failure::Failed("no recordings in these directories".into()));
     }
@@ -122,11 +110,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         list(&plan)?;
         return teller.outcome();
     }
-    let mut found = Search { plan, query, teller, begun };
+    let found = Search { plan, query, teller, begun };
     if arguments.count {
-        let outcome = found.run(&mut |_| Ok(true))?;
-        output::print(outcome.packets)?;
-        return found.end(&outcome);
+        return found.count();
     }
     if output::is_standard_output(&arguments.write) {
         return found.write(sink::standard_output(false)?.sink, Format::Pcapng);
@@ -150,34 +136,21 @@ struct Search {
 }
 
 impl Search {
-    fn run(&mut self, emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, Failure>) -> Result<Outcome, Failure> {
-        let Self { plan, query, teller, .. } = self;
-        plan.run(query, &mut |note| teller.tell(&note), emit)
+    fn count(mut self) -> Result<(), Failure> {
+        let Self { plan, query, teller, .. } = &mut self;
+        let outcome = plan.run::<Failure>(query, &mut |note| teller.tell(&note), &mut |_| Ok(true))?;
+        output::print(outcome.packets)?;
+        self.end(&outcome)
     }
 
     fn write<S: Sink>(mut self, sink: S, format: Format) -> Result<(), Failure> {
-        let mut writer = Writer::new(sink, format, &recording::section());
-        let mut interfaces = 0;
-        let written = self.run(&mut |found| {
-            let number = found.record.interface;
-            if number == interfaces {
-                add_interface(&mut writer, found.interface)?;
-                interfaces += 1;
-            }
-            writer.write(&found.record)?;
-            Ok(true)
-        });
-        let outcome = match written {
-            Ok(outcome) => outcome,
+        let writer = Writer::new(sink, format, &recording::section());
+        let Self { plan, query, teller, .. } = &mut self;
+        match plan.extract::<S, Failure>(&Disk, query, &mut |note| teller.tell(&note), writer)? {
+            Some(outcome) => self.end(&outcome),
             // A reader that has seen enough.
-            Err(failure) => return output::unless_broken_pipe(Err(failure)),
-        };
-        if interfaces == 0 {
-            // A file without any is none that others read.
-            add_interface(&mut writer, &Interface::default())?;
+            None => Ok(()),
         }
-        output::unless_broken_pipe(writer.finish().map(drop).map_err(Failure::from))?;
-        self.end(&outcome)
     }
 
     /// Says what was read.
@@ -188,7 +161,7 @@ impl Search {
         announce(&format!(
             "found {} packets in {} of {} files: read {} of {} in {:.1} s",
             grouped(outcome.packets),
-            segments.iter().filter(|segment| !segment.selected.is_empty()).count(),
+            self.plan.candidates().count(),
             segments.len(),
             human_bytes(outcome.read_bytes + self.plan.scanned_bytes),
             human_bytes(bytes),
@@ -211,39 +184,14 @@ impl Search {
     }
 }
 
-/// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
-fn add_interface<S: Sink>(writer: &mut Writer<S>, interface: &Interface) -> Result<(), Failure> {
-    let snap_len = wirecap::savefile::PACKET_BYTES_MAX;
-    writer.add_interface(&Interface { snap_len, ..interface.clone() })?;
-    Ok(())
-}
-
 fn list(plan: &Plan) -> Result<(), Failure> {
-    let selected = plan.segments.iter().filter(|segment| !segment.selected.is_empty());
-    for segment in selected.clone() {
-        // Two lines, so that each fits into 80 columns.
-        output::print(format!(
-            "{}: {} packets, {}",
-            segment.path.display(),
-            grouped(segment.packets),
-            human_bytes(segment.bytes),
-        ))?;
-        let times = segment.times.map(|(first, last)| clock::span(first, last));
-        output::print(format!(
-            "  {}, may be in {} of {} parts",
-            times.as_deref().unwrap_or("no packets"),
-            grouped(segment.selected.len() as u64),
-            grouped(segment.pieces as u64),
-        ))?;
-        if let Some(without) = &segment.without {
-            output::print(format!("  {without}"))?;
-        }
-    }
-    announce(&format!("{} of {} files may have matching packets", selected.count(), plan.segments.len()));
+    plan.candidates().try_for_each(output::print)?;
+    let (count, all) = (plan.candidates().count(), plan.segments.len());
+    announce(&format!("{count} of {all} files may have matching packets"));
     Ok(())
 }
 
-/// Tells what happens while files are read.
+/// Reports events while files are read.
 pub(crate) struct Teller {
     interruption: Interruption,
     pub(crate) live: LiveLine,
@@ -259,10 +207,10 @@ impl Teller {
     pub(crate) fn tell(&mut self, note: &Note<'_>) -> bool {
         match note {
             Note::Looked(index, count) if self.live.is_due().is_some() => {
-                self.live.show(&format!("{index} of {count} files"));
+                self.live.show(format!("{index} of {count} files"));
             }
             Note::Scanning(path, bytes) if self.live.is_due().is_some() => {
-                self.live.show(&format!(
+                self.live.show(format!(
                     "reading {}, which has no index: {}",
                     path.display(),
                     human_bytes(*bytes)

@@ -1,4 +1,5 @@
-//! `wirecap forward`: a bump in the wire between two interfaces. Packets go out from the cells that they came into.
+//! `wirecap forward`: a bump in the wire between two interfaces. Packets are sent from the cells in which they
+//! arrived.
 
 mod checksums;
 mod latency;
@@ -83,9 +84,9 @@ pub(crate) struct Arguments {
 
     /// Rewrite packets: dst=MAC, src=MAC, vlan=push:ID, vlan=pop, vlan=set:ID
     ///
-    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. A
-    /// receiving interface in front limits the changes to its packets: eth1:dst=02:00:00:00:00:09. Repeatable. vlan=pop and
-    /// vlan=set do not change untagged packets.
+    /// Separate changes by commas; they are applied in order. A priority may follow the VLAN ID: vlan=push:100:5. The name
+    /// of a receiving interface before the changes limits them to its packets: eth1:dst=02:00:00:00:00:09. Repeatable.
+    /// vlan=pop and vlan=set do not change untagged packets.
     #[arg(long, value_name = "[DEV:]CHANGE,...")]
     rewrite: Vec<Rewrite>,
 
@@ -127,7 +128,7 @@ pub(crate) struct Arguments {
     control: ControlOptions,
 }
 
-/// What the paper's programs apply x times.
+/// The filter that the paper's programs apply x times.
 const PAPERS_FILTER: &str = "net 131.225.2 and udp";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -171,7 +172,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let join =
                 |worker: thread::ScopedJoinHandle<'_, _>| worker.join().expect("forwarding does not panic");
             let (latencies, failed) = gather(workers.into_iter().map(join), ways.len());
-            // An interface that was removed is also a worker's error, and said more clearly here.
+            // The removal of an interface is also a worker's error, and is reported more clearly here.
             (latencies, watched.and(failed.map_or(Ok(()), |error| Err(error.into()))))
         })
     });
@@ -202,7 +203,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     reported.and(outcome)
 }
 
-/// With the engine `packet` the host has its packets, too, and may send them the same way.
+/// With the engine `packet` the host also gets the packets, and may forward them as well.
 fn warn_of_second_forwarder(capture: &Capture) {
     let is_shared = |interface: &&Interface| matches!(interface.reception, Reception::Packet { .. });
     let mut shared = capture.interfaces().iter().filter(is_shared).peekable();
@@ -227,7 +228,7 @@ fn warn_of_second_forwarder(capture: &Capture) {
     }
 }
 
-/// The times of all workers put together, by way, and the first error.
+/// The times of all workers together, by direction, and the first error.
 fn gather(
     outcomes: impl Iterator<Item = Result<Vec<Latency>, CaptureError>>,
     ways: usize,
@@ -261,7 +262,7 @@ impl Arguments {
         Ok([a, b])
     }
 
-    /// From where to where, in the order of the capture's interfaces.
+    /// The directions, in the order of the capture's interfaces.
     fn ways(&self, &[a, b]: &[&str; 2]) -> Result<Vec<Way>, Failure> {
         let from: &[&str] = if self.one_way { &[a] } else { &[a, b] };
         let changes = Changes::of(&self.rewrite, from)?;

@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_are_refused() {
+    fn invalid_sizes_are_rejected() {
         for bad in ["", "59", "0-60", "100-100", "200-100", "60-", "-60", "70000", "imix2", "60 "] {
             assert!(sizes(bad).is_err(), "{bad:?} was taken");
         }

@@ -1,4 +1,4 @@
-//! What users of tcpdump and dumpcap type: their flags work, or the error says which of ours does the same.
+//! Flags of tcpdump and dumpcap: they work, or the error names the equivalent flag.
 
 use clap::builder::{PathBufValueParser, StyledStr, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -70,7 +70,7 @@ pub(crate) fn snap_len() -> impl TypedValueParser<Value = u32> {
     clap::value_parser!(u32).map(|bytes| if bytes == 0 { DEFAULT_SNAP_LEN } else { bytes })
 }
 
-/// Flags that are not taken, and what to use instead.
+/// Unsupported flags, and their replacements.
 const HINTS: [(&str, &str); 6] = [
     (
         "AeKNOStuvXx#",
@@ -86,7 +86,7 @@ const HINTS: [(&str, &str); 6] = [
     ("jJ", "use `--timestamp packet`, `batch` or `hardware`"),
 ];
 
-/// Adds to the error about an unknown flag of tcpdump's or dumpcap's what to use instead.
+/// Adds the replacement to the error about an unsupported flag of tcpdump or dumpcap.
 pub(crate) fn with_hint(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
     let flag = argument.strip_prefix('-').and_then(|flags| flags.chars().next());

@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
 
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// What became of the packets of one worker.
+/// The account of the packets of one worker.
 #[derive(Debug, Default, Clone, Copy)]
 struct Handled {
     packets: u64,
@@ -98,14 +98,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     reported.and(outcome)
 }
 
-/// Says if a load that the workers can process may be lost, because of how it is spread over the rings.
+/// Warns if packets of a load that the workers can process may be lost, depending on its distribution over the
+/// rings.
 fn warn_of_shortfall(capture: &Capture, cost: Duration) {
     if let Some(shortfall) = capture.guarantee(cost).and_then(|guarantee| guarantee.shortfall()) {
         eprintln!("warning: {shortfall}");
     }
 }
 
-/// Shows how it gets on until all workers are done, and stops the capture when it is time.
+/// Shows the progress until all workers have ended, and stops the capture when the limits are reached.
 fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     let deadline = options.duration.map(|duration| Instant::now() + duration);
     let mut progress = Progress::new(options.habits.quiet);

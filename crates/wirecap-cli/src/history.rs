@@ -1,4 +1,4 @@
-//! What the last minutes were like: a few numbers a second, for pages that are opened later.
+//! The history of the last minutes: a few numbers per second, for pages that are opened later.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::json;
 use wirecap::Ledger;
 
-/// How many samples are kept: one a second, five minutes.
+/// Number of kept samples: one per second, for five minutes.
 const KEPT: usize = 300;
 
 /// The names of a sample's numbers, in their order.

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut progress = |bytes: u64| {
             if teller.live.is_due().is_some() {
                 let (share, name) = (bytes * 100 / size.max(1), segment.display());
-                teller.live.show(&format!(
+                teller.live.show(format!(
                     "{name}: {share} % of {}, file {} of {count}",
                     human_bytes(size),
                     number + 1

@@ -13,7 +13,7 @@ use crate::habits;
 pub(crate) struct Interfaces {
     /// In the order of the command line, each with its own options.
     pub(crate) sources: Vec<Source>,
-    /// Bytes kept of each packet where an interface does not say.
+    /// Bytes kept of each packet, unless set for an interface.
     pub(crate) snap_len: u32,
 }
 
@@ -41,7 +41,7 @@ impl Args for Interfaces {
             .value_parser(habits::snap_len())
             .action(ArgAction::Append)
             .help(format!(
-                "Snap length: of the preceding -i, or of all interfaces if it comes first; 0 is the default \
+                "Snap length of the preceding -i; before any -i: of all interfaces; 0 is the default \
                  [default: {DEFAULT_SNAP_LEN}]"
             ));
         let filter = Arg::new(FILTER)

@@ -61,7 +61,7 @@ use extcap::Step;
 use failure::Failure;
 use wirecap_units::size;
 
-/// Lossless packet capture from multi-queue network interfaces, with an account of every packet
+/// Packet capture from multi-queue network interfaces, with an account of every packet
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
@@ -69,7 +69,7 @@ use wirecap_units::size;
   sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
   sudo wirecap count -i eth1                            packets and bytes per ring, live
   sudo wirecap forward eth1 eth2                        a zero-copy bump in the wire
-  wirecap doctor eth1                                   what on this host loses packets
+  wirecap doctor eth1                                   find settings that lose packets
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").")]
 struct Cli {
@@ -111,7 +111,7 @@ enum Command {
     Completions(completions::Arguments),
 }
 
-/// Shows what clap has to say instead of running a command: help, the version, or an error.
+/// Prints clap's output instead of running a command: help, the version, or an error.
 fn said(text: &clap::Error) -> ExitCode {
     let shown = text.print().and_then(|()| io::stdout().flush());
     let printed = if text.use_stderr() { Ok(()) } else { output::printed(shown) };
@@ -129,7 +129,7 @@ fn said(text: &clap::Error) -> ExitCode {
 enum Unparsed {
     /// Help, or the usage error.
     Text(clap::Error),
-    /// The configuration file cannot be read, or is not as it should be.
+    /// The configuration file cannot be read, or is invalid.
     File(Failure),
 }
 
@@ -147,7 +147,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
     Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
 }
 
-/// Commands that take flags of tcpdump's say which of ours does what another one does.
+/// Commands that accept tcpdump's flags name the replacement of unsupported ones.
 fn with_hint(error: clap::Error) -> clap::Error {
     let captures = ["capture", "count", "profile", "handle"];
     match std::env::args_os().nth(1) {
@@ -176,7 +176,7 @@ pub fn main() -> ExitCode {
     events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger, or the list of findings, has said it.
+        // The ledger, or the list of findings, has already reported it.
         Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");

@@ -18,15 +18,15 @@ use crate::service::{self, Pulse};
 use crate::signals;
 use crate::sink::Writing;
 
-/// Time between two looks at what the packets are written to.
+/// Time between two checks of the output.
 const LOOK: Duration = Duration::from_millis(200);
-/// Time between two looks at the ledger, for which devices are asked for their counters: some drivers ask their firmware.
+/// Time between two readings of the ledger, which reads devices' counters: some drivers query their firmware for these.
 const COUNT: Duration = Duration::from_secs(1);
-/// Loss has ended when no packet was lost for so long.
+/// Loss has ended if no packet was lost for this time.
 const QUIET: Duration = Duration::from_secs(1);
 /// The minimum time between two reports of the same loss.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
-/// Lines of one look at most.
+/// Maximum number of lines per check.
 const LINES_MAX: usize = 8;
 /// A write that takes longer has stalled.
 const STALL: Duration = Duration::from_secs(1);
@@ -121,11 +121,12 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
 /// Detects that packets wait in the pools for the output.
 #[derive(Debug, Default)]
 struct Backlog {
-    /// When it was last said, and whether it was said that it is over.
+    /// Time of the last report, and whether the end was reported.
     said: Option<(Instant, bool)>,
     /// Since when nothing waits.
     empty: Option<Instant>,
-    /// Packets waited at the last look, too. At a single one they wait for a sync, or for the cells that the writer has.
+    /// Packets also waited at the last check. At a single check they may wait for a sync, or for the cells that the
+    /// writer has.
     waited: bool,
 }
 
@@ -152,13 +153,13 @@ impl Backlog {
     }
 }
 
-/// Tells when what packets are written to does not keep up.
+/// Detects an output that does not keep up.
 #[derive(Debug)]
 struct Slowness<'a> {
     writing: &'a Writing,
     looked: Instant,
     total: Duration,
-    /// Since when it has taken nothing, if that was said.
+    /// The time since which it has accepted nothing, if that was reported.
     stalled: Option<Instant>,
 }
 
@@ -245,9 +246,9 @@ struct Loss {
     lost: u64,
     /// The ongoing loss: its begin, the number before it, and the time of the last one.
     episode: Option<Episode>,
-    /// When it was last said that it began.
+    /// Time of the last report of its beginning.
     said: Option<Instant>,
-    /// When the last packet was lost, as far as looks tell.
+    /// The time of the last loss, to the precision of the checks.
     last: Option<SystemTime>,
 }
 
@@ -259,11 +260,11 @@ struct Episode {
     was_said: bool,
 }
 
-/// Tells when loss begins and ends.
+/// Detects the beginning and the end of losses.
 #[derive(Debug, Default)]
 struct Losses {
     by_key: HashMap<Key, Loss>,
-    /// Of which it was said at the last look that they begin.
+    /// The losses whose beginning was reported at the last check.
     begun: Vec<Key>,
 }
 
@@ -371,7 +372,7 @@ impl Loss {
     }
 }
 
-/// How many packets were lost where, and why.
+/// The number of lost packets by place and reason.
 fn counts(ledger: &Ledger, names: &[String]) -> Vec<(Key, u64)> {
     let mut counts = Vec::new();
     for ring in &ledger.rings {

@@ -1,4 +1,4 @@
-//! Loss as the clients of a capture see it.
+//! Losses as reported to the clients of a capture.
 
 use serde::Serialize;
 
@@ -9,6 +9,6 @@ pub(crate) struct Lost {
     pub(crate) place: String,
     pub(crate) reason: &'static str,
     pub(crate) packets: u64,
-    /// When the last of them was lost, as far as looks tell.
+    /// The time of the last loss, to the precision of the checks.
     pub(crate) last_unix_s: f64,
 }

@@ -1,4 +1,4 @@
-//! `wirecap man-pages DIR` (hidden): the man pages, made from the commands' own help, and their examples.
+//! `wirecap man-pages DIR` (hidden): the man pages, generated from the commands' help, and their examples.
 
 use std::fmt::Write;
 use std::fs::{self, OpenOptions};
@@ -15,7 +15,7 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// The examples of a page: what one does, and the command.
+/// The examples of a page: the purpose, and the command.
 type Examples = &'static [(&'static str, &'static str)];
 
 /// By the names of the pages.
@@ -97,6 +97,10 @@ const EXAMPLES: [(&str, Examples); 20] = [
                 "Packets of half an hour out of object storage:",
                 "wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3",
             ),
+            (
+                "Move complete files of a recording to object storage, until a signal:",
+                "wirecap archive upload /data -a s3://bucket/packets --sensor lab-1 --watch --remove",
+            ),
         ],
     ),
     ("wirecap-index", &[("Write missing or damaged indexes:", "wirecap index /data")]),
@@ -165,7 +169,7 @@ pub(crate) fn run(arguments: &Arguments, command: Command) -> Result<(), Failure
     Ok(())
 }
 
-/// Without the subcommands `help`, whose pages would say the same a second time.
+/// Without the subcommands `help`, whose pages would repeat the others.
 fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }

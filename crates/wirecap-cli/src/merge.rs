@@ -2,12 +2,12 @@
 //!
 //! Each ring delivers in order. A packet may be written when no ring can still deliver an earlier one:
 //! a ring whose last captured packet is later cannot, and neither can one that was found empty at a
-//! later time. Packets are published some time after they were stamped, so "found empty" counts with
-//! the publication delay taken off.
+//! later time. Packets are published some time after their timestamp, so the publication delay is subtracted
+//! from the time of "found empty".
 //!
-//! The times of a chunk's packets are gathered when it comes, in one go, so that the processor's misses overlap, and a
-//! packet is not waited for where only its time is asked for. The earliest head of all rings stands at the root of a tree of
-//! winners, in which a packet that is given out changes one path.
+//! The times of a chunk's packets are collected in one loop when the chunk arrives, so that the processor's cache misses
+//! overlap. The earliest head of all rings is at the root of a tournament tree, in which each emitted packet changes one
+//! path.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use wirecap::{Chunk, Packet, Timestamp};
 
 use crate::recording::outlet::Kept;
 
-/// The clock was set if it went back by more than this against one that is never set. A clock that is slewed loses 0.5 ms
-/// in a second, and more in no system call.
+/// The clock was set back if it lost more than this compared with a clock that is never set. A slewed clock loses at most
+/// 0.5 ms per second.
 const STEP_NANOS: i128 = 10_000_000;
 
 /// Of a ring without packets.
@@ -35,9 +35,9 @@ pub(crate) struct Merge {
     clocks: Clocks,
     held: usize,
     held_max: usize,
-    /// More is held than may be: order is given up for room until half of that is left.
+    /// Too many packets are held: they are emitted out of order until half of the limit is left.
     is_shedding: bool,
-    /// How long after its stamp a packet may appear on its ring.
+    /// Maximum time from a packet's timestamp until it appears on its ring.
     delay: Duration,
     /// Memory for times.
     spare: Vec<Vec<u64>>,
@@ -72,8 +72,8 @@ struct Held {
 }
 
 impl Merge {
-    /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
-    /// `held_max` packets back at most, then gives up order for room.
+    /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds at most
+    /// `held_max` packets back, then emits packets out of order.
     pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
         let queue = || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
         let leaves = ring_count.next_power_of_two();
@@ -137,7 +137,7 @@ impl Merge {
         }
     }
 
-    /// Notes that a ring was empty at `time`.
+    /// Records that a ring was empty at `time`.
     pub(crate) fn found_empty(&mut self, ring: usize, time: Timestamp) {
         let delay = self.delay.as_nanos() as u64;
         let until = Timestamp::from_unix_nanos(time.unix_nanos().saturating_sub(delay));
@@ -145,8 +145,8 @@ impl Merge {
         queue.complete_until = queue.complete_until.max(until);
     }
 
-    /// Gives out, in order, packets that nothing earlier can follow, and as many more as are held beyond the limit; of all
-    /// these `packets_max` at most. Whether there are more of them.
+    /// Emits, in order, the packets that no earlier one can follow, and those held beyond the limit, but at most
+    /// `packets_max`. Returns whether there are more of them.
     pub(crate) fn emit<E>(
         &mut self,
         packets_max: usize,
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_is_noticed_and_one_that_is_slewed_or_set_forward_is_not() {
+    fn a_clock_set_back_is_detected_and_a_clock_slewed_or_set_forward_is_not() {
         let (mut clocks, start) = (Clocks::default(), Instant::now());
         let seconds = |seconds| start + Duration::from_secs(seconds);
         assert!(!clocks.step_back(at(100 * SECOND), seconds(0)));

@@ -1,4 +1,4 @@
-//! What every capturing command takes.
+//! The options of every capturing command.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -51,9 +51,9 @@ pub(crate) struct CaptureOptions {
 
     /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
-    /// A ring keeps a quarter of R x M packets at any rate, whatever the other rings do. It takes more from the shared
-    /// buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with --warm.
-    /// Requires one receive queue per ring.
+    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It takes more from the
+    /// shared buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with
+    /// --warm. Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -114,8 +114,9 @@ pub(crate) struct EngineOptions {
     /// xdp: keep K buffers posted per ring; add more under load
     ///
     /// Fewer buffers in circulation stay in the CPU's cache and are filled faster. With off, all R x M buffers are posted,
-    /// and a ring keeps R x M packets at any rate, whatever this process does. With K it keeps K packets at any rate, and
-    /// R x M if no more than K arrive between two checks of the keeper thread: every K/2 x 67 ns, at most every 0.5 ms.
+    /// and a ring keeps R x M packets at any rate, even if this process reads nothing. With K it keeps K packets at any
+    /// rate, and R x M if no more than K arrive between two checks of the keeper thread. Its interval is K/2 x 67 ns, at
+    /// least 0.5 ms.
     #[arg(long, value_name = "K|off", value_parser = parse_warm, default_value = "off")]
     warm: Warm,
 
@@ -167,7 +168,7 @@ impl From<DirectionName> for Direction {
     }
 }
 
-/// How many cells are posted, if not all.
+/// The number of posted cells, if not all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Warm(Option<u32>);
 
@@ -278,7 +279,7 @@ pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
 /// Prints the final ledger, with warnings that were not printed at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
     eprintln!("{ledger}");
-    // The others were said when the capture was opened.
+    // The others were printed when the capture was opened.
     let is_news = |warning: &&Warning| {
         matches!(
             warning,
@@ -303,7 +304,7 @@ pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
     warnings.into_iter().for_each(|warning| eprintln!("warning: {warning}"));
 }
 
-/// Links that are away for less are not mentioned.
+/// Shorter link losses are not reported.
 const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
 
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,

@@ -1,12 +1,14 @@
-//! Standard output and standard error, either of which may be gone: a pipe whose reader has seen enough, a terminal
-//! that was closed, a full disk.
+//! Standard output and standard error, either of which may fail: a pipe whose reader has ended, a closed terminal,
+//! a full disk.
 
 use std::fmt;
 use std::fs;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use wirecap::savefile::{FileSink, WriteError};
+use wirecap_units::output;
+pub(crate) use wirecap_units::output::is_standard_output;
 
 use crate::closed;
 use crate::failure::Failure;
@@ -42,12 +44,7 @@ pub(crate) fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
 
 /// The result of writing to standard output, whether it was open or not.
 pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure> {
-    match outcome {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::Failed(format!("cannot write to standard output: {error}").into()))
-        }
-        _ => Ok(()),
-    }
+    output::unless_reader_ended(outcome).map_err(|fault| Failure::Failed(fault.into()))
 }
 
 /// The outcome of writing a savefile. A reader that closes the pipe is its usual end, not an error.
@@ -62,20 +59,10 @@ pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Fai
     }
 }
 
-/// Whether a file name means standard output.
-pub(crate) fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// A terminal shows nothing of a savefile, and may take its bytes for commands.
+/// A terminal shows nothing of a savefile.
 pub(crate) fn refuse_terminal() -> Result<(), Failure> {
-    match io::stdout().is_terminal() {
-        true => {
-            let message = "cannot write packets to a terminal: name a file with -w, or use wirecap show";
-            Err(Failure::Usage(message.to_owned()))
-        }
-        false => Ok(()),
-    }
+    let advice = "name a file with -w, or use wirecap show";
+    output::refuse_terminal("packets", advice).map_err(Failure::Usage)
 }
 
 /// Where a file is.
@@ -83,7 +70,7 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Notices before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
+/// Detects before an interface is opened that no file can be created at `path`: a wrong directory, a file that exists unless it
 /// `replaces` that, one that another process writes to.
 pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
     check_directory(path)?;
@@ -92,14 +79,10 @@ pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
 
 /// Why the file at `path` is not created.
 pub(crate) fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    let advice = match error.kind() {
-        io::ErrorKind::AlreadyExists => "; --force replaces it",
-        _ => "",
-    };
-    Failure::Failed(format!("cannot write to {}: {error}{advice}", path.display()).into())
+    Failure::Failed(output::cannot_write(path, error).into())
 }
 
-/// Notices a wrong directory before an interface is opened.
+/// Detects a wrong directory before an interface is opened.
 pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
     let directory = directory_of(path);
     let problem = |text: String| Err(Failure::Failed(text.into()));

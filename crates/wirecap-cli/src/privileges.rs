@@ -1,4 +1,5 @@
-//! `--user`: the process that looks at packets has no privileges. A second process, `wirecap broker`, keeps them and opens what needs some.
+//! `--user`: the process that processes packets has no privileges. A second process, `wirecap broker`, keeps them and makes
+//! privileged calls.
 
 use std::fs;
 use std::io;
@@ -56,7 +57,7 @@ pub(crate) enum Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// What files are created or opened in, or the pipe or device itself.
+    /// The directory in which files are created or opened, or the pipe or device itself.
     pub(crate) fn writable(&self) -> Option<&'a Path> {
         match self {
             Self::Open => None,
@@ -141,7 +142,8 @@ fn maps_need_no_privilege() -> bool {
     KernelVersion::parse(&release).is_some_and(|version| version >= KERNEL)
 }
 
-/// Who records if it is not said: the system's user for that, or the owner of the directory, if that is not root and can.
+/// The default user of recordings: the system's user for recording, or the owner of the directory, if that is not root
+/// and may write there.
 fn usual(place: &Place<'_>) -> Option<User> {
     let candidates = [User::named(USUAL).ok(), place.owner().ok()];
     let can = |user: &User| user.uid != 0 && user.act(|| place.check()).is_ok_and(|checked| checked.is_ok());
@@ -182,12 +184,12 @@ pub(crate) fn drop_privileges(
         sockets: sockets.iter().map(path::absolute).collect::<Result<_, _>>()?,
     };
     let mut program = Command::new("/proc/self/exe");
-    // A pipe that the recording goes to is none of its business.
+    // It must not hold the pipe to which the recording is written.
     program.arg("broker").stdout(Stdio::null());
     let broker = Broker::start(program, &terms)
         .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
     set_opener(Box::new(broker.clone())).expect("nothing was opened before");
-    // After the opener is set, since it is the one of all that is opened.
+    // After the opener is set, because all objects are opened with it.
     advice::look_before_privileges_drop(&terms.interfaces);
     // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
     let _ = Libpcap::get();
@@ -214,7 +216,7 @@ fn names_of(text: &str) -> Vec<String> {
     }
 }
 
-/// Has the broker run the command for complete files.
+/// Makes the broker run the command for complete files.
 #[derive(Debug)]
 pub(crate) struct ByBroker(pub(crate) Broker);
 

@@ -54,7 +54,7 @@ pub(crate) struct Arguments {
 const PATIENCE: Duration = Duration::from_millis(200);
 /// Columns of the chart on the terminal.
 const CHART_COLUMNS: usize = 64;
-/// Columns of the picture, at most: more than there are pixels show nothing more.
+/// Maximum columns of the picture: no more than it has pixels.
 const PICTURE_COLUMNS: usize = 600;
 /// The picture's sizes, in pixels: above the rows are the title and the scale, below them the axis.
 const PICTURE_WIDTH: u32 = 960;
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let capture = arguments
         .options
         .open(|builder| filtered(builder, filter).workers(1).timestamps(Timestamps::Batch))?;
-    // Before the capture has cost any time: a wrong path is found at once.
+    // Checked before the capture: a wrong path is reported at once.
     let create = |path: &Path| create(path, arguments.force);
     let csv = arguments.csv.as_deref().map(create).transpose()?;
     let svg = arguments.svg.as_deref().map(|path| create(path).map(|file| (path, file))).transpose()?;
@@ -156,7 +156,7 @@ impl Profile {
 
     fn add(&mut self, chunk: &Chunk) {
         self.packets += chunk.len() as u64;
-        // Its receive queue may have appeared meanwhile, behind others that had nothing to tell yet.
+        // Its receive queue may have been added meanwhile, after others without packets.
         while self.counts.len() <= chunk.ring_index() {
             self.counts.push(BTreeMap::new());
             self.rings.push(chunk.ring().to_string());
@@ -177,7 +177,7 @@ impl Profile {
         self.counts.iter().filter_map(|counts| counts.keys().next()).copied().min().unwrap_or(0)
     }
 
-    /// How many bins there are from the first to the last that have packets.
+    /// Number of bins from the first to the last one with packets.
     fn bins(&self) -> u64 {
         let last = self.counts.iter().filter_map(|counts| counts.keys().next_back()).copied().max();
         last.map_or(0, |last| last - self.first_bin() + 1)
@@ -360,7 +360,7 @@ fn peaks(counts: &BTreeMap<u64, u32>, first: u64, bins: u64, columns: usize) -> 
     (0..columns).map(highest).collect()
 }
 
-/// A bar of eight heights; nothing only for nothing.
+/// A bar of eight heights; empty only for 0.
 fn level(count: u32, highest: u32) -> char {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     if count == 0 {

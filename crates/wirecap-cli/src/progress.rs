@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use wirecap::{Capture, grouped};
 
-use crate::screen::replace_line;
+use crate::events;
 use crate::size;
 
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// A line on standard error that replaces itself once a second, if that is a terminal.
+/// A line on standard error that replaces itself once a second, if that is a terminal. A stopped terminal delays only the line.
 #[derive(Debug)]
 pub(crate) struct LiveLine {
     visible: bool,
@@ -32,15 +32,15 @@ impl LiveLine {
     }
 
     /// Replaces the line.
-    pub(crate) fn show(&mut self, text: &str) {
-        replace_line(text);
+    pub(crate) fn show(&mut self, text: String) {
+        events::replace(text);
         (self.shown, self.last) = (true, Instant::now());
     }
 
     /// Removes the line.
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
-            replace_line("");
+            events::erase();
         }
     }
 }
@@ -71,7 +71,7 @@ pub(crate) fn while_waiting<T>(what: &str, work: impl FnOnce() -> T) -> T {
                     continue;
                 }
                 if line.visible {
-                    line.show(&format!("{what}: {:.0} s", waited.as_secs_f64()));
+                    line.show(format!("{what}: {:.0} s", waited.as_secs_f64()));
                 } else if waited >= SLOW_IN_LOG && !std::mem::replace(&mut is_said, true) {
                     eprintln!("{what} is taking longer than {} s", SLOW_IN_LOG.as_secs());
                 }
@@ -120,7 +120,7 @@ impl Progress {
         let Some(age) = self.line.is_due() else { return };
         let (packets, rest) = counts();
         let rate = (packets - self.last_packets) as f64 / age.as_secs_f64();
-        self.line.show(&format!(
+        self.line.show(format!(
             "{:.0} s: {} {unit}, {}{unit}/s{rest}",
             self.started.elapsed().as_secs_f64(),
             grouped(packets),

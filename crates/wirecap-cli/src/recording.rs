@@ -22,14 +22,14 @@ use options::Rules;
 static RULES: Mutex<Option<Rules>> = Mutex::new(None);
 static HAS_RULES: AtomicBool = AtomicBool::new(false);
 
-/// How long to wait until the recording takes them: it comes round five times a second, unless the disk stands still.
+/// Maximum wait until the recording applies them, which it does five times a second unless the disk stalls.
 const RULES_PATIENCE: Duration = Duration::from_secs(1);
 
 fn rules() -> MutexGuard<'static, Option<Rules>> {
     RULES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asks for other rules for the files, and waits until they hold, but not for long.
+/// Requests other rules for the files, and waits for a limited time until they apply.
 pub(crate) fn change_rules(rules: Rules) {
     *self::rules() = Some(rules);
     HAS_RULES.store(true, Ordering::Release);
@@ -93,7 +93,7 @@ pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) 
     counts.collect()
 }
 
-/// Notices before an interface is opened that the files of a set cannot be written.
+/// Detects before an interface is opened that the files of a set cannot be written.
 pub(crate) fn check(pattern: &Pattern) -> Result<(), Failure> {
     let directory = pattern.directory();
     output::check_directory(&directory.join("file"))?;
@@ -106,7 +106,7 @@ pub(crate) fn in_file(written: u64, whole: u64, unread: u64) -> u64 {
     whole.min(written.saturating_sub(unread))
 }
 
-/// How many packets a file has whole that could not be written to any more.
+/// Number of complete packets in a file that can no longer be written.
 pub(crate) fn safely_written(error: &WriteError) -> Option<u64> {
     match error {
         WriteError::BrokenPipe { packets }
@@ -126,7 +126,7 @@ fn operating_system() -> Option<String> {
     Some(format!("Linux {}", release.trim()))
 }
 
-/// Whose clock the packets' times are by; none if they have no times.
+/// The clock of the packets' timestamps; none if they have none.
 fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static str> {
     match reception {
         _ if timestamps == Timestamps::None => None,
@@ -141,7 +141,7 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
     }
 }
 
-/// A captured packet as savefiles have it.
+/// A captured packet in the form for savefiles.
 #[inline]
 pub(crate) fn record<'a>(chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
     Record {

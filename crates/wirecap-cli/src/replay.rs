@@ -23,8 +23,8 @@ use crate::size;
 
 /// Transmit the packets of a savefile on an interface
 ///
-/// By default at the recorded pace. Bytes and addresses are sent unchanged: the peer, and possibly other hosts, receive
-/// them. Lengths and bit rates do not include FCS, preamble and inter-frame gap.
+/// The default is the recorded pace. Bytes and addresses are sent unchanged: the peer, and possibly other hosts,
+/// receive them. Lengths and bit rates do not include FCS, preamble and inter-frame gap.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
 pub(crate) struct Arguments {

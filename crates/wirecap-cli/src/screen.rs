@@ -20,7 +20,7 @@ pub(crate) fn notice(text: &str) {
     let mut notices = notices();
     let mut stderr = io::stderr();
     let clear = if stderr.is_terminal() { "\r\x1b[K" } else { "" };
-    // A terminal that went away is no matter.
+    // A closed terminal is ignored.
     let _ = stderr.write_all(format!("{clear}{}\n", service::marked(text)).as_bytes());
     *notices += 1;
 }
@@ -73,7 +73,7 @@ impl<W: Write> Screen<W> {
         writeln!(self.stream, "{line}")
     }
 
-    /// Writes lines, on a terminal in the place of those that were last drawn, and no further than it is wide.
+    /// Writes lines; on a terminal they replace the last drawn ones and are cut to its width.
     pub(crate) fn redraw(&mut self, lines: &[String]) -> io::Result<()> {
         let notices = notices();
         if std::mem::replace(&mut self.notices, *notices) != *notices {
@@ -88,7 +88,7 @@ impl<W: Write> Screen<W> {
         }
         let size = (self.size_of)(&self.stream);
         if std::mem::replace(&mut self.size, size) != size && self.drawn_lines > 0 {
-            // Where the last drawing is now, and in how many pieces, only the terminal knows.
+            // The position of the last drawing is unknown.
             self.drawn_lines = 0;
             self.stream.write_all(b"\x1b[2J\x1b[H")?;
         }
@@ -150,9 +150,9 @@ fn fitting(lines: &[String], size: Option<(usize, usize)>) -> Cow<'_, [String]> 
     Cow::Owned(shown)
 }
 
-/// Writes in the place of the line that a terminal on standard error is at, and no further than it is wide.
+/// Replaces the current line of a terminal on standard error, cut to its width.
 pub(crate) fn replace_line(text: &str) {
-    // A terminal that went away is no matter.
+    // A closed terminal is ignored.
     let _ = io::stderr().write_all(format!("\r\x1b[K{}", unwrapped(text)).as_bytes());
 }
 
@@ -160,7 +160,7 @@ pub(crate) fn replace_line(text: &str) {
 pub(crate) fn announce(line: &str) {
     let mut stream = io::stderr().lock();
     let begin = if stream.is_terminal() { "\r\x1b[K" } else { "" };
-    // A terminal that went away is no matter.
+    // A closed terminal is ignored.
     let _ = stream.write_all(format!("{begin}{}\n", service::marked(line)).as_bytes());
 }
 
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drawing_takes_the_place_of_the_last_one() {
+    fn a_drawing_replaces_the_previous_one() {
         let mut screen = screen();
         screen.redraw(&["a".to_owned(), "b".to_owned()]).unwrap();
         screen.redraw(&["c".to_owned()]).unwrap();
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_is_as_wide_as_asked_whatever_its_share() {
+    fn a_bar_has_the_requested_width_for_every_share() {
         let screen = screen();
         assert_eq!([0.0, 0.5, 1.0, 7.0].map(|share| screen.bar(share, 4)), ["....", "##..", "####", "####"]);
         assert_eq!(screen.bar(f64::NAN, 2), "..");

@@ -1,4 +1,4 @@
-//! What all commands that send have in common.
+//! The common parts of all sending commands.
 
 use std::fmt;
 use std::thread;
@@ -17,7 +17,7 @@ use crate::progress::Progress;
 use crate::signals::Interruption;
 use crate::size;
 
-/// Who makes the frames and hands them to the interface.
+/// The ways of sending frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Via {
     /// kernel if possible on these queues and this interface, otherwise xdp
@@ -96,13 +96,13 @@ pub(crate) fn find(name: &str) -> Result<Device, Failure> {
     Ok(device)
 }
 
-/// Whether the interface says that it takes frames made inside the kernel: a veth only does while its
-/// peer has an XDP program or GRO, and loses them without a trace otherwise. Older kernels do not tell.
+/// Whether the interface reports that it accepts frames made inside the kernel: a veth does so only while its
+/// peer has an XDP program or GRO, and otherwise loses them uncounted. Older kernels do not report it.
 pub(crate) fn takes_xdp_frames(device: &Device) -> bool {
     device.xdp.is_none_or(|support| support.features.contains(XdpFeatures::NDO_XMIT))
 }
 
-/// Refuses more queues than there are to send on.
+/// Rejects more queues than the interface can send on.
 pub(crate) fn check_queues(device: &Device, queues: u32) -> Result<(), Failure> {
     if queues > device.tx_queues {
         let ring = RingName::of_queue(&device.name, queues - 1);
@@ -153,7 +153,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Plays a source to its end, or to that of this watch, and says why it ended before.
+    /// Plays a source to its end, or to that of this watch, and returns the reason of an early end.
     pub(crate) fn play<S: Source>(
         &self,
         source: S,
@@ -177,11 +177,11 @@ impl Watch<'_> {
 pub(crate) struct Counted {
     /// Sent or lost.
     pub(crate) frames: u64,
-    /// Lost at the interface: on a veth, those that the other end had no room for.
+    /// Lost at the interface: on a veth, frames for which the other end had no room.
     pub(crate) lost: u64,
 }
 
-/// What the interface has counted, once that is as many as were handed to it; nothing if it is gone.
+/// The interface's counts, once they include all frames handed to it; `None` if it is gone.
 pub(crate) fn counted(counters: &mut Counters, frames: u64) -> Option<Counted> {
     let deadline = Instant::now() + COUNTERS_DELAY;
     loop {
@@ -206,7 +206,7 @@ pub(crate) fn mac(text: &str) -> Result<[u8; 6], String> {
     bytes.ok_or_else(|| "expected a MAC address such as 02:00:00:00:00:01".to_owned())
 }
 
-/// What became of frames that were played.
+/// The account of played frames.
 pub(crate) struct PlayReport<'a> {
     pub(crate) interface: &'a str,
     /// The name of the played file, if it has one.

@@ -22,7 +22,7 @@ use crate::size;
 static MANAGER: OnceLock<Option<Manager>> = OnceLock::new();
 /// The end was announced.
 static IS_STOPPING: AtomicBool = AtomicBool::new(false);
-/// How often the thread that records came round; 0 if the command has none.
+/// Number of rounds of the recording thread; 0 if the command has none.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
 /// Time between two lines about the state.
@@ -31,11 +31,11 @@ const STATUS: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 struct Manager {
     socket: UnixDatagram,
-    /// How often it must hear that this process is alive.
+    /// Interval of the watchdog.
     watchdog: Option<Duration>,
 }
 
-/// Connects to the manager. Later this process may have no right to.
+/// Connects to the manager, which may not be permitted later.
 pub(crate) fn begin() {
     MANAGER.get_or_init(|| {
         let address = env::var_os("NOTIFY_SOCKET").filter(|address| !address.is_empty())?;
@@ -57,7 +57,7 @@ fn connect(address: &OsString) -> io::Result<UnixDatagram> {
     };
     let socket = UnixDatagram::unbound()?;
     socket.connect_addr(&address)?;
-    // A manager that reads nothing holds up nothing.
+    // A manager that does not read causes no delay.
     socket.set_nonblocking(true)?;
     Ok(socket)
 }
@@ -78,7 +78,7 @@ pub(crate) fn ready() {
     tell("READY=1");
 }
 
-/// Does `change`, which the manager waits for.
+/// Runs `change`, for which the manager waits.
 pub(crate) fn reloading<T>(change: impl FnOnce() -> T) -> T {
     let now = clock_gettime(ClockId::Monotonic);
     let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
@@ -100,7 +100,7 @@ pub(crate) fn came_round() {
     ROUNDS.store(ROUNDS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// Tells the manager from time to time how the capture gets on, and that it does.
+/// Sends the state and the watchdog's message to the manager at intervals.
 #[derive(Debug)]
 pub(crate) struct Pulse {
     told: Option<Instant>,
@@ -138,7 +138,8 @@ impl Pulse {
 }
 
 impl Pulse {
-    /// Whether the thread that records came round since the last look, or has a reason not to; `rounds` is 0 in a command without one.
+    /// Whether the recording thread has made progress since the last check, or has a reason not to; `rounds` is 0 in a command
+    /// without one.
     fn is_alive(&mut self, rounds: u64, is_writing: bool) -> bool {
         let before = std::mem::replace(&mut self.rounds, rounds);
         rounds != before || rounds == 0 || is_writing

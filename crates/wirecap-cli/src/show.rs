@@ -1,4 +1,4 @@
-//! `wirecap show`: packets on the screen, by the decoder that is installed.
+//! `wirecap show`: decodes packets with an installed decoder.
 
 use std::env;
 use std::ffi::OsString;
@@ -104,7 +104,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut decoding = Command::new(&program);
     decoding.args(["-r", "-"]).stdin(input);
     if arguments.interface.is_some() {
-        // A line for each packet, when it comes.
+        // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
     let status = decoding.args(&arguments.flags).status().map_err(failed)?;
@@ -114,8 +114,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !status.success() && !interruption.came() {
         return Err(Failure::Failed(format!("{} failed: {status}", decoder.program()).into()));
     }
-    // Packets that the decoder did not wait for are no loss: it decides when it has seen enough. Those that the capture lost are
-    // in its ledger.
+    // Packets after the decoder's end are not a loss, because the decoder decides when to end. The ledger has the packets that
+    // the capture lost.
     match captured {
         Some(status) if matches!(status.code(), Some(1 | 2)) && !interruption.came() => {
             Err(Failure::Failed("the packets could not be read".into()))

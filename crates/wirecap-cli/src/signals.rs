@@ -1,5 +1,5 @@
-//! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at once, SIGUSR1 asks for
-//! statistics, and no other signal that users of tcpdump send ends a command.
+//! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at
+//! once, SIGUSR1 prints statistics, and no other signal that users of tcpdump send ends a command.
 
 use std::io;
 use std::process;
@@ -23,7 +23,7 @@ const SAME_REQUEST: Duration = Duration::from_secs(1);
 /// Set by the first signal that ends a command.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// SIGHUP asks for another file instead of the end.
+/// SIGHUP requests the next file instead of the end.
 static HANGUP_ROTATES: AtomicBool = AtomicBool::new(false);
 
 /// Set by SIGHUP if that is so.
@@ -47,7 +47,7 @@ pub(crate) fn statistics_asked_for() -> bool {
     STATISTICS.get().is_some_and(|asked| asked.swap(false, Ordering::Relaxed))
 }
 
-/// From now on SIGHUP asks for another file, and does not end the command.
+/// From now on SIGHUP requests the next file, and does not end the command.
 pub(crate) fn rotate_on_hangup() {
     HANGUP_ROTATES.store(true, Ordering::Relaxed);
 }
@@ -98,7 +98,7 @@ impl Interruption {
     }
 }
 
-/// Asks for another file, as SIGHUP does; false if that would end the command.
+/// Requests the next file, like SIGHUP; false if that would end the command.
 pub(crate) fn ask_for_rotation() -> bool {
     let rotates = HANGUP_ROTATES.load(Ordering::Relaxed);
     if rotates {
@@ -107,7 +107,7 @@ pub(crate) fn ask_for_rotation() -> bool {
     rotates
 }
 
-/// Asks for the end, as a first signal does. Asking again, or a signal later, asks for the same end.
+/// Requests the end, like a first signal. A second request, or a later signal, has no further effect.
 pub(crate) fn ask_for_end() {
     service::stopping();
     ENDING.store(true, Ordering::Relaxed);
@@ -159,7 +159,7 @@ fn name(signal: i32) -> &'static str {
     }
 }
 
-/// Which signals ask for the same.
+/// The signals that count as one request.
 #[derive(Debug, Default)]
 struct Requests {
     first: Option<Instant>,

@@ -23,10 +23,10 @@ use crate::signals;
 
 /// Time between two looks whether a process reads a named pipe.
 const READER_PAUSE: Duration = Duration::from_millis(20);
-/// Bytes that a writer gathers before it writes them, at most.
+/// Maximum bytes that a writer collects before it writes them.
 const HELD_BACK_BYTES: u64 = 2 << 20;
 
-/// How long writing takes, as seen from another thread.
+/// The time that writing takes, readable by another thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Writing(Arc<State>);
 
@@ -40,9 +40,9 @@ struct State {
     total: AtomicU64,
     /// Bytes that were taken.
     accepted: AtomicU64,
-    /// Packets that wait in the pools until it takes them.
+    /// Number of packets that wait in the pools for it.
     waiting: AtomicU64,
-    /// Packets that were discarded because it took none.
+    /// Number of packets discarded because it did not keep up.
     discarded: AtomicU64,
     /// Files that are complete; of these, how many got an index, or are to get one.
     completed: AtomicU64,
@@ -82,7 +82,7 @@ impl Writing {
         }
     }
 
-    /// How long all writes took until now.
+    /// Total time of all writes so far.
     pub(crate) fn total(&self) -> Duration {
         Duration::from_nanos(self.0.total.load(Ordering::Relaxed)) + self.blocked_for()
     }
@@ -92,7 +92,7 @@ impl Writing {
         self.0.accepted.load(Ordering::Relaxed)
     }
 
-    /// How many packets wait in the pools until it takes them.
+    /// Number of packets that wait in the pools for it.
     pub(crate) fn waiting(&self) -> u64 {
         self.0.waiting.load(Ordering::Relaxed)
     }
@@ -117,19 +117,19 @@ impl Writing {
         [completed, indexed, to_index].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Notes that another file is complete, which `waits_for_index` or does not.
+    /// Records that another file is complete; `waits_for_index`: whether it will be indexed.
     pub(crate) fn complete_file(&self, waits_for_index: bool) {
         self.0.completed.fetch_add(1, Ordering::Relaxed);
         self.0.to_index.fetch_add(waits_for_index.into(), Ordering::Relaxed);
     }
 
-    /// Notes that a file no longer waits for its index, because it has it or for another reason.
+    /// Records that a file no longer waits for its index, because it has one or for another reason.
     pub(crate) fn leave_index(&self, has_index: bool) {
         self.0.to_index.fetch_sub(1, Ordering::Relaxed);
         self.0.indexed.fetch_add(has_index.into(), Ordering::Relaxed);
     }
 
-    /// Notes how long `write` takes.
+    /// Records the time of `write`.
     pub(crate) fn time<T>(&self, write: impl FnOnce() -> T) -> T {
         let begin = self.now();
         self.0.since.store(begin, Ordering::Relaxed);
@@ -223,7 +223,7 @@ impl PipeEnd {
         Some(Self { pipe, capacity, ends: VecDeque::new() })
     }
 
-    /// Notes that a packet ends at this place, which may not have been written yet.
+    /// Records that a packet ends at this position, which may not have been written yet.
     pub(crate) fn packet_ends_at(&mut self, place: u64) {
         // The writer's buffer holds back as much again.
         let certainly_read = place.saturating_sub(self.capacity + HELD_BACK_BYTES);
@@ -233,8 +233,8 @@ impl PipeEnd {
         self.ends.push_back(place);
     }
 
-    /// How many packets the reader ended without, of a stream of which the pipe took `accepted_bytes`; none as long as there
-    /// is a reader.
+    /// Number of packets that the reader did not read, if the pipe accepted `accepted_bytes` of the stream; 0 while there is
+    /// a reader.
     pub(crate) fn packets_unread(&self, accepted_bytes: u64) -> u64 {
         let mut look = [PollFd::new(&self.pipe, PollFlags::empty())];
         let is_broken =

@@ -1,4 +1,4 @@
-//! `wirecap top`: how running captures get on, live on a terminal, as their control sockets tell.
+//! `wirecap top`: shows running captures live on a terminal, from their control sockets.
 
 mod look;
 mod poll;
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
     interval: Duration,
 }
 
-/// The shortest and the longest time between two looks.
+/// The shortest and the longest interval.
 const INTERVALS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 /// How long to wait for a key.
 const KEY_WAIT: Duration = Duration::from_millis(50);

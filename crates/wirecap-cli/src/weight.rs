@@ -1,5 +1,5 @@
-//! Packets processed as by an application of chosen weight, as the paper's programs do it: a filter is applied x
-//! times to each. With `--cost` nothing is computed but waited, so that two cores can play many slow ones.
+//! A simulated slow application, as in the paper: a filter is applied x times to each packet. With `--cost` it
+//! waits instead of computing, so two cores can simulate many slow ones.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use wirecap_testbed::SlowCore;
 
 use crate::failure::Failure;
 
-/// The longest that an application waits for a packet.
+/// The maximum wait per packet.
 const COST_NS_MAX: u64 = 1_000_000_000;
 
-/// How heavy the application is.
+/// The cost of the simulated application.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct WeightOptions {
     /// Apply the filter this many times per packet
@@ -35,13 +35,13 @@ impl WeightOptions {
         (self.cost > 0 && self.times == 0).then(|| Duration::from_nanos(self.cost))
     }
 
-    /// Whether there is anything to be done with packets.
+    /// Whether there is any work per packet.
     pub(crate) fn is_nothing(self) -> bool {
         self.times == 0 && self.cost == 0
     }
 }
 
-/// An application of chosen weight.
+/// A simulated application.
 #[derive(Debug)]
 pub(crate) struct Weight {
     options: WeightOptions,
@@ -57,7 +57,7 @@ impl Weight {
         Ok(Self { options, interpreter })
     }
 
-    /// Processes the packets on `core`, the thread's own, and counts those that match.
+    /// Processes the packets on `core`, which belongs to the thread, and counts those that match.
     pub(crate) fn process(&self, core: &mut SlowCore, chunk: &Chunk) -> u64 {
         let begin = Instant::now();
         let context = Context::default();

@@ -267,7 +267,7 @@ fn count_counts_per_ring() {
 }
 
 #[test]
-fn more_workers_than_queues_get_rings_of_their_own() {
+fn more_workers_than_queues_get_separate_rings() {
     if !privileged() {
         return;
     }
@@ -290,7 +290,7 @@ fn more_workers_than_queues_get_rings_of_their_own() {
 }
 
 #[test]
-fn an_option_behind_an_interface_is_for_that_one() {
+fn an_option_after_an_interface_applies_to_it() {
     if !privileged() {
         return;
     }
@@ -549,7 +549,7 @@ fn without_timestamps_rings_are_recorded_in_order_of_arrival_and_the_file_record
 }
 
 #[test]
-fn hardware_timestamps_are_refused_with_what_the_driver_offers() {
+fn hardware_timestamps_are_rejected_with_the_drivers_features() {
     if !privileged() {
         return;
     }

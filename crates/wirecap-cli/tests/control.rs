@@ -5,6 +5,7 @@ mod recording;
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -13,9 +14,74 @@ use std::process::Command;
 
 use recording::desk::{Desk, ENGINES, assert_ledger_conserved, counts, dropped, number};
 use recording::{WIRECAP, copy_for_everybody, tcpdump};
+use rustix::io::ioctl_fionbio;
 use rustix::process::Signal;
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Action, tcflow};
 use serde_json::{Value, json};
 use wirecap_testbed::{Load, privileged, wait_until};
+
+/// The end of a terminal where its user would read.
+struct Terminal(OwnedFd);
+
+impl Terminal {
+    fn new() -> Self {
+        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&user).unwrap();
+        unlockpt(&user).unwrap();
+        Self(user)
+    }
+
+    /// The end where a program writes.
+    fn of_program(&self) -> OwnedFd {
+        ioctl_tiocgptpeer(&self.0, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap()
+    }
+
+    /// As Ctrl-S.
+    fn stop(&self) {
+        tcflow(self.of_program(), Action::OOff).unwrap();
+    }
+
+    /// Fills the space between both ends.
+    fn fill(&self) {
+        let end = self.of_program();
+        ioctl_fionbio(&end, true).unwrap();
+        while rustix::io::write(&end, b"x").is_ok() {}
+    }
+
+    /// Lets programs write until the last one has closed it.
+    fn read_to_end(&self) {
+        tcflow(self.of_program(), Action::OOn).unwrap();
+        // At the end reading is an error.
+        while rustix::io::read(&self.0, &mut [0; 4096]).is_ok_and(|count| count > 0) {}
+    }
+}
+
+#[test]
+fn a_terminal_that_is_stopped_or_not_read_does_not_delay_a_capture() {
+    if !privileged() {
+        return;
+    }
+    for block in [Terminal::stop, Terminal::fill] {
+        let desk = Desk::new(1);
+        let terminal = Terminal::new();
+        let file = desk.file("t.pcap");
+        // A line per second shows the progress. Packets do not fit the pool while a write to the terminal waits.
+        let arguments =
+            ["capture", "-i", "a1", "-M", "64", "-R", "8", "-w", &file, "--name", "rec", "--json"];
+        let running = desk.bed.start_on(terminal.of_program(), &mut desk.command(WIRECAP, &arguments));
+        wait_until("the capture can be asked", || desk.wirecap(&["status", "rec"]).status.success());
+        block(&terminal);
+        let sent = desk.bed.generator().send(&[Load::new(0, 8_000).per_second(2_000)]).unwrap()[0].frames;
+        wait_until("all packets are in", || number(&desk.status("rec")["ledger"]["delivered"]) == sent);
+        running.signal(Signal::INT);
+        let reading = std::thread::spawn(move || terminal.read_to_end());
+        let finished = running.finish();
+        reading.join().unwrap();
+        finished.assert_success();
+        assert_eq!(number(&finished.ledger()["recorded"]["in_file"]), sent);
+    }
+}
 
 /// The user who has no rights to anything.
 const UNPRIVILEGED: u32 = 65534;
@@ -339,7 +405,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
 }
 
 #[test]
-fn a_capture_without_privileges_can_be_asked_and_its_socket_is_removed() {
+fn a_capture_without_privileges_answers_requests_and_its_socket_is_removed() {
     if !privileged() {
         return;
     }

@@ -535,7 +535,7 @@ fn every_command_that_is_printed_was_run() {
 }
 
 #[test]
-fn a_mistyped_command_would_be_noticed() {
+fn a_mistyped_command_is_detected() {
     if !privileged() {
         return;
     }

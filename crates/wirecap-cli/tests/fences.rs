@@ -72,7 +72,7 @@ impl Drop for Cgroup {
 }
 
 #[test]
-fn pools_fit_the_memory_cgroup_or_are_refused_by_name() {
+fn pools_fit_the_memory_cgroup_or_are_rejected_with_its_name() {
     if !privileged() {
         return;
     }
@@ -119,7 +119,7 @@ fn the_default_memory_fits_the_link_and_not_the_number_of_rings_alone() {
 }
 
 #[test]
-fn a_driver_that_refuses_native_xdp_for_its_queues_gets_generic_xdp_and_its_own_words_are_shown() {
+fn a_driver_that_rejects_native_xdp_gets_generic_xdp_and_its_reason_is_shown() {
     if !privileged() {
         return;
     }
@@ -260,7 +260,7 @@ fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
 }
 
 #[test]
-fn a_capture_is_found_whatever_names_strangers_had_when_it_began() {
+fn a_capture_is_found_if_other_users_had_bound_its_names() {
     if !privileged() {
         return;
     }

@@ -92,7 +92,7 @@ fn a_bad_filter_is_pointed_at_and_nothing_is_touched() {
 }
 
 #[test]
-fn a_program_as_tcpdump_prints_it_filters_and_one_for_a_live_packet_is_refused_for_a_file() {
+fn a_program_printed_by_tcpdump_filters_and_one_for_live_packets_is_rejected_for_a_file() {
     if !privileged() {
         return;
     }

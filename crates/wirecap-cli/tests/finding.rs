@@ -94,7 +94,7 @@ fn find_works_during_a_recording_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_file_that_a_budget_removes_takes_its_index_with_it() {
+fn removing_a_file_for_a_budget_removes_its_index() {
     if !privileged() {
         return;
     }

@@ -20,7 +20,7 @@ fn generate(bed: &Bed, arguments: &str) -> Finished {
 }
 
 #[test]
-fn the_kernel_sends_exactly_as_many_frames_as_asked() {
+fn the_kernel_sends_exactly_the_requested_number_of_frames() {
     if !privileged() {
         return;
     }
@@ -141,7 +141,7 @@ fn all_frames_of_a_model_arrive_on_the_queue_of_their_hash() {
 }
 
 #[test]
-fn the_standard_trace_comes_to_six_queues() {
+fn the_standard_trace_arrives_on_six_queues() {
     if !privileged() {
         return;
     }
@@ -203,7 +203,7 @@ fn a_queue_that_no_cpu_reaches_is_served_by_af_xdp() {
 }
 
 #[test]
-fn a_peer_that_takes_no_xdp_frames_is_served_by_af_xdp_and_noticed_otherwise() {
+fn frames_for_a_peer_without_xdp_are_sent_by_af_xdp_or_reported_as_missing() {
     if !privileged() {
         return;
     }
@@ -293,7 +293,7 @@ fn impossible_frames_are_rejected_and_none_is_sent() {
 }
 
 #[test]
-fn interfaces_that_nothing_is_sent_on_are_refused() {
+fn interfaces_without_a_port_are_rejected() {
     if !privileged() {
         return;
     }

@@ -1,6 +1,9 @@
 //! `--http`: metrics that agree with the ledger to the packet, a page that loads nothing from elsewhere, and a server that no client
 //! can hold up or use to change anything. Prometheus and a browser, of Debian's packages, look at it as well.
 
+#[path = "forward/bed.rs"]
+#[allow(dead_code, reason = "this test does not use all of it")]
+mod inline;
 mod recording;
 
 use std::collections::BTreeMap;
@@ -20,7 +23,8 @@ use recording::desk::{Desk, ENGINES, assert_ledger_conserved, counts, number};
 use recording::{Running, WIRECAP};
 use rustix::process::{Resource, Signal, getrlimit, setrlimit};
 use serde_json::Value;
-use wirecap_testbed::{Load, Namespace, privileged, skip, wait_until};
+use tempfile::TempDir;
+use wirecap_testbed::{Load, Namespace, Stamp, Traffic, privileged, skip, wait_until};
 
 const CONTRIB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
 const OPEN: &str = "application/openmetrics-text;version=1.0.0";
@@ -258,6 +262,53 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
             && !answers.body.contains("# EOF")
     );
     running.interrupt().assert_success();
+}
+
+#[test]
+fn the_metrics_of_forwarding_are_its_ledger() {
+    if !privileged() {
+        return;
+    }
+    for engine in ENGINES {
+        let mut bed = inline::Bed::new(1, 1500);
+        let folder = TempDir::new().unwrap();
+        let socket = folder.path().join("http.sock");
+        let forwarder = bed.forward(&format!("--engine {engine} -R 64 --http {}", socket.display()));
+        let traffic = Traffic::to(&bed.inline.right.interface);
+        let frames: Vec<_> = (0..500).map(|sequence| traffic.frame(Stamp { queue: 0, sequence })).collect();
+        let rings = ["left@0", "right@0"].map(str::to_owned);
+        for frames in frames.chunks(100) {
+            bed.send(frames);
+            bed.send_back(&frames[..50]);
+            assert_scrape_conserved(&get(&socket, "/metrics").body, &rings);
+        }
+        bed.wait_for_arrivals(500);
+        bed.wait_for_returns(250);
+        let mut text = String::new();
+        wait_until("all packets are accounted for", || {
+            text = get(&socket, "/metrics").body;
+            let samples = samples(&text);
+            let is_sent = sum(&samples, "wirecap_port_packets_sent_total", "") == 750.0;
+            is_sent && sum(&samples, "wirecap_pool_cells", "state=\"waiting\"") == 0.0
+        });
+        assert!(get(&socket, "/").body.contains("</html>"));
+        let ledger = forwarder.interrupt().ledger();
+        bed.check_books(&ledger);
+        assert_scrape_is(&ledger, &text);
+        for (port, sent) in [("right", 500_u32), ("left", 250)] {
+            let of_port = |name: &str| {
+                sum(&samples(&text), &format!("wirecap_port_packets_{name}"), &format!("port=\"{port}\""))
+            };
+            let outcomes = ["sent_total", "dropped_total", "waiting"].map(of_port);
+            assert_eq!(
+                (of_port("taken_total"), outcomes),
+                (f64::from(sent), [f64::from(sent), 0.0, 0.0]),
+                "{text}"
+            );
+            assert_eq!(inline::at(inline::port(&ledger, port), "/sent"), u64::from(sent), "{ledger}");
+        }
+        assert!(!socket.exists(), "the socket stays");
+    }
 }
 
 /// Starts a capture that serves on a port of its own, in the receiver's namespace, and waits until it can be asked.

@@ -74,7 +74,7 @@ fn assert_offered(finished: &Finished, sent: u64) {
 }
 
 #[test]
-fn a_process_that_is_killed_disturbs_the_other_s_capture_by_nothing() {
+fn a_killed_process_does_not_disturb_the_others_capture() {
     if !privileged() {
         return;
     }

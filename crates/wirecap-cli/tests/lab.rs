@@ -121,7 +121,7 @@ fn without_privileges_the_error_names_the_missing_one_and_no_file_remains() {
 }
 
 #[test]
-fn an_experiment_that_cannot_be_done_is_in_the_report_and_in_the_exit_status() {
+fn a_failed_experiment_is_in_the_report_and_in_the_exit_status() {
     if !privileged() {
         return;
     }

@@ -128,7 +128,7 @@ fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_compu
     }
     let bed = Bed::with_queues(4).unwrap();
     // Of 80,000 that the workers can do, 56,000 are offered, most of them to the first. Deep enough that a busy
-    // machine loses nothing for want of time.
+    // machine loses nothing because of missing processor time.
     let mut sender = FlowSender {
         rates: vec![47_600.0, 2_800.0, 2_800.0, 2_800.0],
         ports: (0..4).map(|queue| vec![2000 + queue]).collect(),

@@ -100,7 +100,7 @@ fn the_files_together_have_every_sent_packet_and_none_exceeds_the_limit() {
 }
 
 #[test]
-fn hangup_begins_another_file_and_the_capture_goes_on() {
+fn sighup_starts_the_next_file_and_the_capture_continues() {
     if !privileged() {
         return;
     }
@@ -124,7 +124,7 @@ fn hangup_begins_another_file_and_the_capture_goes_on() {
 }
 
 #[test]
-fn budgets_and_sequence_go_on_after_a_restart() {
+fn budgets_and_sequence_continue_after_a_restart() {
     if !privileged() {
         return;
     }

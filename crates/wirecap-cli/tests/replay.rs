@@ -144,7 +144,7 @@ fn at_top_speed_every_frame_is_handed_to_the_interface() {
 }
 
 #[test]
-fn flows_come_to_the_queues_that_rss_would_give_them() {
+fn flows_arrive_on_the_queues_that_rss_selects() {
     if !privileged() {
         return;
     }

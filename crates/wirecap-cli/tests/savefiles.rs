@@ -67,7 +67,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[test]
-fn the_file_that_is_read_is_not_written_to_whatever_it_is_called() {
+fn the_input_file_is_not_written_to_under_any_name() {
     let folder = TempDir::new().unwrap();
     let path = recorded(&folder, Format::Pcapng, 1);
     let before = fs::read(&path).unwrap();
@@ -107,7 +107,7 @@ fn a_file_that_exists_is_replaced_only_by_force_and_is_its_owners_alone() {
 }
 
 #[test]
-fn a_file_that_exists_is_refused_before_an_interface_is_opened() {
+fn an_existing_file_is_rejected_before_an_interface_is_opened() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("kept");
     fs::write(&path, "kept").unwrap();

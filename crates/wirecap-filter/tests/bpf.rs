@@ -211,7 +211,7 @@ fn live_frames_run_the_requested_number_of_times() {
 }
 
 #[test]
-fn sizes_and_names_are_checked_before_the_kernel_is_asked() {
+fn sizes_and_names_are_checked_before_the_kernel_is_called() {
     let error = Map::create(MapKind::Array, "name with spaces", 4, 1).unwrap_err();
     assert!(matches!(error, BpfError::BadName { .. }), "{error}");
     let error = Map::create(MapKind::Array, "sixteen_letters_", 4, 1).unwrap_err();

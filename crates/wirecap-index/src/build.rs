@@ -13,9 +13,9 @@ use crate::identity::Identity;
 use crate::row::{Index, Row, SLICE_NANOS, Summary};
 use crate::segment::{Compression, FrameLog, Frames, Piece, complete_name};
 
-/// Bytes of a piece of a file that is not compressed, at least.
+/// Minimum number of bytes of a piece of an uncompressed file.
 const PLAIN_PIECE_BYTES: u64 = 128 << 10;
-/// The maximum number of rows of a segment. Later flows share rows without knowledge, so memory is bounded for any
+/// The maximum number of rows of a segment. Later flows share rows of unknown flow, so memory is bounded for any
 /// segment.
 const ROWS_MAX: usize = 1 << 18;
 
@@ -68,7 +68,7 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
     Ok(Built { index: builder.finish(identity, format, end), fault })
 }
 
-/// Whether packets behind a block of pcapng cannot be read without it: the header of a section, or an interface.
+/// Whether packets after a block of pcapng cannot be read without it: the header of a section, or an interface.
 fn gives_meaning(block: &[u8]) -> bool {
     matches!(block, [0x0a, 0x0d, 0x0d, 0x0a, ..] | [1, 0, 0, 0, ..] | [0, 0, 0, 1, ..])
 }
@@ -92,7 +92,7 @@ struct Builder {
     names: Vec<Option<String>>,
     pieces: Pieces,
     rows: HashMap<Key, usize>,
-    /// Each with what every packet of it was held against.
+    /// Each row with the sketches against which its packets are checked.
     done: Vec<(Row, Sketch)>,
     packets: u64,
     wire_bytes: u64,
@@ -119,7 +119,8 @@ impl Builder {
         let slice = nanos / SLICE_NANOS;
         let mut key = Key { flow: headers.flow, interface: record.interface, slice };
         let mut place = self.place(key);
-        // The row's promise: every packet is as its columns say. The filter is asked about these, not about packets.
+        // The row guarantees that every packet agrees with its columns. The filter runs on these columns, not on
+        // packets.
         if place.is_none_or(|place| !self.done[place].1.agrees_with(record.data)) {
             key.flow = Flow::unknown(link_type);
             place = self.place(key);
@@ -132,7 +133,7 @@ impl Builder {
         self.wire_bytes += u64::from(record.wire_len);
     }
 
-    /// The row of a flow; none if there are too many already.
+    /// The row of a flow; `None` if the index has too many rows.
     fn place(&mut self, key: Key) -> Option<usize> {
         match self.rows.get(&key) {
             Some(place) => Some(*place),
@@ -149,7 +150,7 @@ impl Builder {
     }
 
     fn finish(self, identity: Identity, format: Format, end: End) -> Index {
-        // A row whose only packet did not agree with it has none.
+        // A row is empty if its only packet did not agree with it.
         let mut rows: Vec<Row> =
             self.done.into_iter().map(|(row, _)| row).filter(|row| row.packets > 0).collect();
         rows.sort_by_cached_key(|row| (row.flow.number(), row.first, row.first_packet));
@@ -178,7 +179,7 @@ struct End {
 struct Pieces {
     compression: Compression,
     log: Arc<FrameLog>,
-    /// Frames that end before the block that is read.
+    /// Frames that end before the current block.
     passed: usize,
     /// The frame that the open piece begins with.
     first_frame: usize,
@@ -205,7 +206,7 @@ impl Pieces {
         Self { compression, log, passed: 0, first_frame: 0, done, open, is_begun: false }
     }
 
-    /// How far the segment was read, in bytes of it.
+    /// Number of bytes of the segment read.
     fn offset(&self) -> u64 {
         match self.compression {
             Compression::None => self.open.begin,
@@ -234,7 +235,7 @@ impl Pieces {
                 self.cut(start);
             }
         } else {
-            // All frames that end here were passed: bytes of this block were read.
+            // All frames that end here are complete, because bytes of this block were read.
             while self.passed < self.log.len() {
                 let frame = self.log.get(self.passed);
                 if frame.end > start {
@@ -273,7 +274,7 @@ impl Pieces {
         self.open = Piece { begin: start, ..NOTHING };
     }
 
-    /// The last piece ends at `end`; in a file that could not be read any further, in the midst of a frame.
+    /// The last piece ends at `end`, which is inside a frame if the rest of the file could not be read.
     fn finish(mut self, end: End) -> Vec<Piece> {
         let End { offset: end, is_whole, file_bytes } = end;
         if self.compression == Compression::None || is_whole {

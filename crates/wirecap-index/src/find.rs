@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestamp};
+use wirecap_units::clock;
+use wirecap_units::size::{grouped, human_bytes};
 
 use crate::build::{Built, build};
 use crate::query::{Query, QueryError};
@@ -36,7 +38,7 @@ pub enum Note<'a> {
 pub enum FindError {
     /// The filter does not apply to packets of a segment.
     Query(PathBuf, QueryError),
-    /// A note was answered so.
+    /// `note` returned `false`.
     Stopped,
 }
 
@@ -56,7 +58,7 @@ impl Error for FindError {}
 pub struct Planned {
     /// The segment.
     pub path: PathBuf,
-    /// Why it was scanned instead of its index.
+    /// The reason why the segment was scanned instead of its index.
     pub without: Option<Without>,
     /// Bytes of the segment.
     pub bytes: u64,
@@ -64,14 +66,26 @@ pub struct Planned {
     pub packets: u64,
     /// The earliest and the latest time of its packets, in nanoseconds since the epoch.
     pub times: Option<(u64, u64)>,
-    /// How many pieces it has.
+    /// The segment's number of pieces.
     pub pieces: usize,
     /// The pieces that may contain matches.
     pub selected: Vec<Piece>,
-    /// Those that the others are not understood without.
+    /// Pieces that are required to read the others.
     context: Vec<Piece>,
-    /// Whether it is read up to a fault.
+    /// Whether the segment is read up to a fault.
     is_faulty: bool,
+}
+
+/// Lines of a list, each of which fits into 80 columns unless the path is long.
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (packets, bytes) = (grouped(self.packets), human_bytes(self.bytes));
+        writeln!(f, "{}: {packets} packets, {bytes}", self.path.display())?;
+        let times = self.times.map_or("no packets".to_owned(), |(first, last)| clock::span(first, last));
+        let parts = [self.selected.len(), self.pieces].map(|count| grouped(count as u64));
+        write!(f, "  {times}, may be in {} of {} parts", parts[0], parts[1])?;
+        self.without.iter().try_for_each(|without| write!(f, "\n  {without}"))
+    }
 }
 
 /// Conditions besides a [`Query`] that exclude rows and pieces of an index.
@@ -79,7 +93,7 @@ pub trait Sieve {
     /// Sets `keep` to `false` for rows none of whose packets can match.
     fn rows(&mut self, index: &Index, keep: &mut [bool]);
 
-    /// The same for pieces, of which only time, number and count of the packets are known.
+    /// The same for pieces. Only the times, numbers and count of their packets are known.
     fn pieces(&mut self, pieces: &[Piece], keep: &mut [bool]);
 }
 
@@ -108,7 +122,7 @@ pub struct Plan {
 pub struct Outcome {
     /// Packets.
     pub packets: u64,
-    /// Bytes of segments that were read, as they are in the files.
+    /// Bytes of the segments' files that were read.
     pub read_bytes: u64,
     /// Bytes of the pieces with matching packets.
     pub matching_bytes: u64,
@@ -116,7 +130,7 @@ pub struct Outcome {
     pub pieces: u64,
     /// Segments that vanished while they were read.
     pub vanished: usize,
-    /// Segments that could not be read as their index says.
+    /// Segments that contradict their index.
     pub faulty: usize,
 }
 
@@ -150,6 +164,11 @@ pub fn plan(
 }
 
 impl Plan {
+    /// The segments that may contain matches.
+    pub fn candidates(&self) -> impl Iterator<Item = &Planned> {
+        self.segments.iter().filter(|segment| !segment.selected.is_empty())
+    }
+
     /// Adds a segment. A segment that cannot be read is counted and skipped.
     ///
     /// # Errors
@@ -215,7 +234,7 @@ impl Plan {
         match built {
             Ok(built) => {
                 self.scanned_bytes += built.index.summary.identity.bytes;
-                // The last packet of a segment that is being written need not be there yet.
+                // The last packet of a segment that is being written may be incomplete.
                 let is_open = complete_name(name).is_some();
                 if let Some(fault) = built.fault.as_ref().filter(|_| !is_open) {
                     self.faulty += 1;
@@ -229,7 +248,7 @@ impl Plan {
                 note(Note::Vanished(path));
                 Ok(None)
             }
-            // Begun, but nothing is in it yet.
+            // The file was created, but is still empty.
             Err(ReadError::Empty) => Ok(None),
             Err(error) => {
                 self.faulty += 1;
@@ -343,7 +362,7 @@ impl Planned {
     }
 }
 
-/// A packet that waits for earlier ones: by time, then by segment, then by its number there.
+/// A packet that waits for earlier ones, ordered by time, by segment, and by its number in the segment.
 #[derive(Debug)]
 struct Waiting {
     order: (u64, usize, u64),
@@ -450,7 +469,7 @@ struct Search<'a> {
     plan: &'a Plan,
     storage: &'a dyn Storage,
     outcome: Outcome,
-    /// All that packets were found on.
+    /// All interfaces with matching packets.
     interfaces: Vec<Interface>,
     waiting: BinaryHeap<Reverse<Waiting>>,
     read_bytes: Arc<AtomicU64>,
@@ -540,7 +559,7 @@ impl Search<'_> {
     }
 }
 
-/// The number of an interface among those that are known.
+/// The number of an interface in the list of known interfaces.
 fn number_of(interfaces: &mut Vec<Interface>, interface: &Interface) -> u32 {
     let place = interfaces.iter().position(|known| known == interface).unwrap_or_else(|| {
         interfaces.push(interface.clone());
@@ -549,7 +568,7 @@ fn number_of(interfaces: &mut Vec<Interface>, interface: &Interface) -> u32 {
     place as u32
 }
 
-/// Why a piece cannot be read.
+/// The reason why a piece cannot be read.
 #[derive(Debug)]
 pub enum Fault {
     /// The filter does not apply to its packets.

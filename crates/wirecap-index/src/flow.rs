@@ -20,7 +20,7 @@ const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 /// The fragment header of IPv6, which has 8 bytes.
 const FRAGMENT_HEADER: u8 = 44;
-/// Where the second word of a TCP header's fourth line has the flags.
+/// The bits of the flags in the second 16-bit word of a TCP header's fourth line.
 const TCP_FLAGS: usize = 13;
 
 /// A VLAN tag.
@@ -35,16 +35,16 @@ pub struct Vlan {
 /// Whether a packet is a fragment of an IPv4 packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum Fragment {
-    /// It is not, or it is not known.
+    /// It is not a fragment, or this is unknown.
     #[default]
     None,
-    /// The one with the header of the transport.
+    /// The fragment with the transport header.
     First,
     /// One without.
     Later,
 }
 
-/// What packets have in common that are in one row of an index: one direction of a connection.
+/// The common properties of the packets in a row of an index: one direction of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Flow {
     /// Link type of the packets.
@@ -63,7 +63,7 @@ pub struct Flow {
     pub next_header: Option<u8>,
     /// Whether they are fragments.
     pub fragment: Fragment,
-    /// Where the header of the transport begins, counted from the packet's first byte.
+    /// The offset of the transport header from the packet's first byte.
     pub transport_offset: Option<u16>,
     /// Source and destination port of TCP, UDP and SCTP.
     pub ports: Option<(u16, u16)>,
@@ -86,7 +86,7 @@ impl Headers {
         headers
     }
 
-    /// Without a packet, etherparse makes nothing of it.
+    /// etherparse does not accept a header without a packet.
     fn read(&mut self, packet: Option<&LaxSlicedPacket<'_>>, data: &[u8]) {
         let flow = &mut self.flow;
         match packet.and_then(|packet| packet.link.as_ref()) {
@@ -145,7 +145,7 @@ impl Headers {
 }
 
 impl Flow {
-    /// Takes what filters look at where they look for it, also of headers that are wrong elsewhere.
+    /// Reads the fields that filters read, at the same offsets, even if other fields of the headers are wrong.
     fn read_ipv4(&mut self, header: &[u8], network: usize) {
         let Some(header) = header.first_chunk::<20>() else { return };
         let [.., s0, s1, s2, s3, d0, d1, d2, d3] = *header;
@@ -189,7 +189,7 @@ fn slices(link_type: LinkType, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
     }
 }
 
-/// The offset of the network header after this many tags; none for link types that are not dissected.
+/// The offset of the network header after this many tags; `None` for link types that are not dissected.
 fn network_offset(link_type: LinkType, tags: usize) -> Option<usize> {
     let offset = match link_type {
         LinkType::ETHERNET => 14,
@@ -208,12 +208,12 @@ pub(crate) struct Places {
     pub(crate) source: usize,
     pub(crate) destination: usize,
     pub(crate) address_bytes: usize,
-    /// The source port; the destination port is behind it.
+    /// The source port; the destination port follows it.
     pub(crate) ports: Option<usize>,
 }
 
 impl Flow {
-    /// Packets of which nothing but the link type is known.
+    /// Packets of unknown flow: only the link type is known.
     pub fn unknown(link_type: LinkType) -> Self {
         Self { link_type, ..Self::default() }
     }
@@ -222,7 +222,7 @@ impl Flow {
         network_offset(self.link_type, self.vlans.iter().flatten().count())
     }
 
-    /// Where addresses and ports are, if the flow has some.
+    /// The offsets of addresses and ports, if the flow has them.
     pub(crate) fn places(&self) -> Option<Places> {
         let network = self.network_offset()?;
         let (source, destination, address_bytes) = match self.source.or(self.destination)? {
@@ -297,14 +297,14 @@ impl Flow {
                 type_at += 4;
             }
             match self.ether_type {
-                // All lengths are below 0x600, and all types that filters name have one of these bits.
+                // All lengths are below 0x600, and all types that filters compare with have one of these bits.
                 Some(LENGTH) => sketch.know_bits(type_at, 0xf8, 0),
                 Some(number) => sketch.know(type_at, &number.to_be_bytes()),
                 None => {}
             }
         }
         let Some(network) = self.network_offset() else { return sketch };
-        // Behind an EtherType filters do not look at the version, and it may be another one.
+        // After an EtherType, filters do not check the version, which may differ.
         let version_mask = if self.ether_type.is_some() { 0 } else { 0xf0 };
         match self.source {
             Some(IpAddr::V4(_)) if !self.is_arp() => {
@@ -329,12 +329,12 @@ impl Flow {
         sketch
     }
 
-    /// Where the offset of a fragment stands, if all are later ones.
+    /// The position of the fragment offset, if all packets are later fragments.
     pub(crate) fn later_fragment(&self) -> Option<usize> {
         Some(self.network_offset()? + 6).filter(|_| self.fragment == Fragment::Later)
     }
 
-    /// The flow with zeros for everything that differs from others of the same layout.
+    /// The flow with zeros in all fields that differ between flows of the same layout.
     pub(crate) fn layout(&self) -> Self {
         let unspecified = |address: IpAddr| match address {
             IpAddr::V4(_) => IpAddr::from([0; 4]),
@@ -403,12 +403,12 @@ impl End {
     }
 }
 
-/// Two ends between which packets pass, in both directions.
+/// The two ends of a connection; packets match in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Between(pub End, pub End);
 
 impl Between {
-    /// Whether a flow passes between them.
+    /// Whether a flow has these two ends.
     pub fn has(&self, flow: &Flow) -> bool {
         let ports =
             flow.ports.map_or((None, None), |(source, destination)| (Some(source), Some(destination)));
@@ -421,7 +421,7 @@ impl Between {
     ///
     /// # Errors
     ///
-    /// The fault in the text.
+    /// A message about the invalid text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let expected = || {
             format!(

@@ -1,4 +1,4 @@
-//! Work that takes only what no other work needs of the processor and the disk.
+//! Work that uses the processor and the disk only when they are otherwise idle.
 #![allow(unsafe_code)]
 
 use libc::{SCHED_IDLE, SYS_ioprio_set, sched_param, sched_setscheduler, syscall};

@@ -1,15 +1,16 @@
-//! The index of a recording: the flows of a savefile, and their places.
+//! The index of a recording: the flows of a savefile, and the positions of their packets.
 //!
 //! Each segment has a small Parquet file with a row per flow and time slice, which any Parquet engine can read;
 //! `docs/index.md` describes its versioned schema. [`build()`] creates an index, [`ensure`] writes missing or damaged
 //! ones, and [`plan`] finds packets with them: it reads only the pieces of the segments (such as Zstandard frames) that
 //! may contain matching packets.
 //!
-//! The filter's own program decides that: it runs on the knowledge that a row has of its packets
+//! The compiled filter decides this: it runs on the properties of packets that a row contains
 //! ([`Filter::can_match`](wirecap_filter::Filter::can_match)), so the filter language has no second implementation
-//! here. When an index is created, every packet is compared with its row, so no row claims anything false.
+//! here. When an index is created, every packet is compared with its row, so every row is correct.
 
 mod build;
+mod extract;
 mod find;
 mod flow;
 mod identity;

@@ -14,6 +14,10 @@ use crate::row::Row;
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
+/// Link types that expressions are written for: Ethernet, raw IP, Linux "cooked", 802.11 without and with radiotap.
+const LINK_TYPES: [LinkType; 5] =
+    [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL2, LinkType(105), LinkType(127)];
+
 /// The packets to be found.
 #[derive(Debug, Default)]
 pub struct Query {
@@ -21,17 +25,17 @@ pub struct Query {
     between: Option<Between>,
     /// Nanoseconds since the epoch.
     from: u64,
-    /// The first nanosecond that is too late.
+    /// The first nanosecond after the period.
     to: u64,
     compiled: HashMap<LinkType, (Filter, CompiledFilter)>,
-    /// Of layouts what Bloom filters are asked.
+    /// The values that are looked up in Bloom filters, by layout.
     wanted: HashMap<Layout, Vec<Wanted>>,
 }
 
-/// Why packets of a link type cannot be searched.
+/// The reason why packets of a link type cannot be searched.
 #[derive(Debug)]
 pub enum QueryError {
-    /// There is no such filter for it.
+    /// The filter does not exist for this link type.
     Filter(FilterError),
     /// The filter reads data that a savefile does not contain.
     Unsupported(Unsupported),
@@ -61,12 +65,20 @@ impl Query {
         Self { filter, between, from, to, ..Self::default() }
     }
 
-    /// The filter for a link type.
+    /// Checks that the filter is valid for packets of at least one link type that expressions are written for.
     ///
     /// # Errors
     ///
-    /// [`QueryError`].
-    pub fn prepare(&mut self, link_type: LinkType) -> Result<(), QueryError> {
+    /// [`QueryError`] for Ethernet.
+    pub fn check(&mut self) -> Result<(), QueryError> {
+        match LINK_TYPES.into_iter().any(|link_type| self.prepare(link_type).is_ok()) {
+            true => Ok(()),
+            false => self.prepare(LinkType::ETHERNET),
+        }
+    }
+
+    /// The filter for a link type.
+    fn prepare(&mut self, link_type: LinkType) -> Result<(), QueryError> {
         let Some(request) = &self.filter else { return Ok(()) };
         if let Entry::Vacant(entry) = self.compiled.entry(link_type) {
             let filter = request.compile(link_type).map_err(QueryError::Filter)?;
@@ -87,7 +99,7 @@ impl Query {
 
     /// Whether a row of the table may match, by its Bloom filters.
     pub(crate) fn may_be_in(&mut self, table: &Table) -> Result<bool, QueryError> {
-        // A row in which nothing is known of flows may have any.
+        // A row of unknown flow may contain any flow.
         let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
             layouts.iter().any(|layout| layout.flow == Flow::unknown(layout.flow.link_type))
         });
@@ -130,7 +142,7 @@ impl Query {
 
     /// Returns the numbers of the pieces with packets of the row that may match.
     pub(crate) fn pieces_of_row(&mut self, row: &Row, select: &mut dyn FnMut(u32)) -> Result<(), QueryError> {
-        // A row in which nothing is known of flows may have this one.
+        // A row of unknown flow may contain this flow.
         let is_unknown = row.flow == Flow::unknown(row.flow.link_type);
         let is_between = is_unknown || self.between.is_none_or(|between| between.has(&row.flow));
         if !is_between || !self.is_in_time(row.first, row.last) {
@@ -146,7 +158,7 @@ impl Query {
         if !may_have(row.tcp_flags) {
             return Ok(());
         }
-        // Most parts have the same flags as others.
+        // Most parts have the same flags.
         let mut looked = vec![(row.tcp_flags, true)];
         for part in &row.parts {
             let known = looked.iter().find(|(flags, _)| *flags == part.tcp_flags).map(|(_, may)| *may);
@@ -178,7 +190,7 @@ impl Query {
     }
 }
 
-/// What the columns of a row must have so that its packets fulfil the conditions.
+/// The values that the columns of a row need if its packets can match.
 fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
     let Some(places) = layout.places() else { return Wanted::default() };
     let at = |offset: usize, byte_count: u32| {

@@ -7,7 +7,7 @@ use crate::flow::Flow;
 use crate::identity::Identity;
 use crate::segment::Piece;
 
-/// A row has the packets of so long a time at most, from one multiple of it to the next.
+/// Maximum duration of a row's packets, from one multiple of it to the next.
 pub const SLICE_NANOS: u64 = 60_000_000_000;
 
 /// The contents of an index besides the rows.
@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     pub(crate) format: Format,
     pub(crate) packets: u64,
     pub(crate) wire_bytes: u64,
-    /// Their names and link types.
+    /// The names and link types of the interfaces.
     pub(crate) interfaces: Vec<(Option<String>, LinkType)>,
     pub(crate) pieces: Vec<Piece>,
 }
@@ -31,11 +31,11 @@ impl Summary {
     }
 }
 
-/// Which flows are in a segment, and where.
+/// The flows of a segment, and the positions of their packets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Index {
     pub(crate) summary: Summary,
-    /// By the number of their flow, then by time.
+    /// Sorted by the number of the flow, then by time.
     pub(crate) rows: Vec<Row>,
 }
 
@@ -60,7 +60,7 @@ impl Index {
         self.summary.interfaces.get(number as usize)?.0.as_deref()
     }
 
-    /// The parts that the segment is read in.
+    /// The parts in which the segment is read.
     pub fn pieces(&self) -> &[Piece] {
         &self.summary.pieces
     }
@@ -98,7 +98,7 @@ pub struct Row {
     pub first_packet: u64,
     /// The number of the last.
     pub last_packet: u64,
-    /// Where they are, piece by piece.
+    /// The positions of the packets, by piece.
     pub parts: Vec<Part>,
 }
 

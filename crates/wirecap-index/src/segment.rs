@@ -1,7 +1,7 @@
-//! A segment, which is a savefile of a recording, as the pieces that it can be read in.
+//! A segment, which is a savefile of a recording, divided into pieces that can be read separately.
 //!
-//! Zstandard frames and gzip members can be read on their own. A piece is as few of them as begin and end between two packets;
-//! of a file that is not compressed, a range of bytes that does.
+//! Zstandard frames and gzip members can be read separately. A piece is the smallest number of them that begins and ends
+//! between two packets; in an uncompressed file, a range of bytes that does.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -13,10 +13,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use flate2::bufread::GzDecoder;
 
-/// A part of a segment that is read as a whole.
+/// A part of a segment that is read completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins in the file.
+    /// The piece's offset in the file.
     pub offset: u64,
     /// Bytes that it has in the file.
     pub bytes: u64,
@@ -69,11 +69,11 @@ fn is_skippable(head: &[u8]) -> bool {
 pub(crate) struct Frame {
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
-    /// Where it ends in what the file expands to.
+    /// The end's offset in the decompressed file.
     pub(crate) end: u64,
 }
 
-/// The frames that a [`Frames`] has come behind.
+/// The frames that a [`Frames`] has read completely.
 #[derive(Debug, Default)]
 pub(crate) struct FrameLog {
     count: AtomicUsize,
@@ -99,7 +99,7 @@ impl FrameLog {
 pub(crate) struct Frames {
     state: State,
     log: Arc<FrameLog>,
-    /// Where the present frame begins.
+    /// The offset of the current frame.
     offset: u64,
     /// Bytes that were given.
     given: u64,
@@ -161,7 +161,7 @@ impl Frames {
     }
 }
 
-/// The next bytes, which stay where they are; fewer at the end of the file.
+/// The next bytes, without consuming them; fewer at the end of the file.
 fn peek(file: &mut BufReader<File>, into: &mut [u8]) -> io::Result<usize> {
     let buffered = file.fill_buf()?;
     if buffered.len() >= into.len() {
@@ -251,7 +251,7 @@ impl Segment {
         Ok(Box::new(Exactly { source, left: piece.len }))
     }
 
-    /// The piece behind those that give it its meaning.
+    /// The piece, after the pieces that are required to read it.
     pub(crate) fn expand_with(&self, context: &[Piece], piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
         let mut source: Box<dyn Read + Send> = Box::new(Cursor::new([]));
         for part in context.iter().filter(|part| part.offset < piece.offset).chain([piece]) {
@@ -261,7 +261,7 @@ impl Segment {
     }
 }
 
-/// The name of a segment that is complete, for one that was not.
+/// The final name of a segment that was incomplete.
 pub(crate) fn complete_name(path: &Path) -> Option<&Path> {
     path.to_str().and_then(|path| path.strip_suffix(".part")).map(Path::new)
 }
@@ -288,7 +288,7 @@ impl Read for Range {
     }
 }
 
-/// As many bytes as were said, or an error.
+/// The given number of bytes, or an error.
 struct Exactly<R> {
     source: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! Where segments and their indexes are read: on the disk, or in another store that a caller implements.
+//! The storage of segments and their indexes: the disk, or a store that a caller implements.
 
 use std::fmt::Debug;
 use std::fs::File;
@@ -27,11 +27,11 @@ pub trait Storage: Debug + Send + Sync {
     /// If it cannot be opened; [`io::ErrorKind::NotFound`] if it was removed.
     fn open(&self, segment: &Path) -> io::Result<Arc<dyn Source>>;
 
-    /// Whether the names of segments are those of files: then a segment without an index is read as a file.
+    /// Whether the names of segments are file names. If so, a segment without an index is read as a file.
     fn has_files(&self) -> bool;
 }
 
-/// Segments that are files, with their indexes beside them.
+/// Segments that are files, with their indexes in the same directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disk;
 
@@ -40,7 +40,7 @@ impl Storage for Disk {
         store::open(segment)
     }
 
-    /// A segment whose name said that it is not complete may have got its name meanwhile.
+    /// An incomplete segment may have been renamed when it was completed.
     fn open(&self, segment: &Path) -> io::Result<Arc<dyn Source>> {
         let file = match File::open(segment) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match complete_name(segment) {

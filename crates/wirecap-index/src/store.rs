@@ -1,9 +1,9 @@
-//! Index files beside their segments: which exist, which are valid, and how they are written.
+//! Index files in the directories of their segments: finds, validates and writes them.
 
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
@@ -14,10 +14,13 @@ use crate::identity::{Identity, modified};
 use crate::row::Index;
 use crate::table::{self, Table};
 
-/// Ends the name of an index.
+/// The extension of an index.
 const EXTENSION: &str = ".flows.parquet";
 /// Larger files are not read.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
+
+/// How often a process tries to create the file of an index while others create, complete and remove theirs.
+const PART_ATTEMPTS: usize = 1000;
 
 /// The name of a segment's index.
 pub fn index_path(segment: &Path) -> PathBuf {
@@ -26,14 +29,14 @@ pub fn index_path(segment: &Path) -> PathBuf {
     name.into()
 }
 
-/// Why a segment has no index that is believed.
+/// The reason why a segment has no valid index.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Without {
     /// There is none.
     Missing,
     /// It cannot be read, or contradicts itself.
     Damaged(String),
-    /// It is that of another segment, or the segment was written to since.
+    /// The index is that of another segment, or the segment has changed since.
     Stale,
 }
 
@@ -49,7 +52,7 @@ impl fmt::Display for Without {
     }
 }
 
-/// The index file of a segment, if it is believed.
+/// The index file of a segment, if it is valid.
 pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
     let path = index_path(segment);
@@ -69,7 +72,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let table = Table::open(bytes).map_err(|error| damaged(&error))?;
     let now = Identity::of(segment).map_err(|error| damaged(&error))?;
     let then = table.summary.identity;
-    // A copy may be younger than its index says; a change of the segment is later than its index.
+    // A copy may be newer than the time in its index; a changed segment is newer than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
     match (now.bytes, now.fingerprint) == (then.bytes, then.fingerprint) && !is_later {
         true => Ok(table),
@@ -86,10 +89,10 @@ pub fn load(segment: &Path) -> Result<Index, Without> {
     open(segment)?.index().map_err(|error| Without::Damaged(error.to_string()))
 }
 
-/// What became of a segment.
+/// The result for a segment.
 #[derive(Debug)]
 pub enum Ensured {
-    /// Its index is there and is believed.
+    /// Its index exists and is valid.
     There,
     /// Its index was written, with this number of bytes.
     Written {
@@ -102,7 +105,7 @@ pub enum Ensured {
         /// Its rows.
         rows: usize,
     },
-    /// It cannot be read to its end, and has no index therefore.
+    /// The segment cannot be read to its end, and therefore has no index.
     Faulty(ReadError),
 }
 
@@ -126,7 +129,7 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
 
-/// Writes or replaces the index beside its segment; returns its size in bytes.
+/// Writes or replaces the index of a segment; returns its size in bytes.
 ///
 /// # Errors
 ///
@@ -137,17 +140,11 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    // Of a process that ended meanwhile.
-    let _none = fs::remove_file(&part);
     let mode = fs::metadata(segment)?.permissions().mode() & 0o666;
-    let written = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&part)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| match Identity::of(segment)? == index.summary.identity {
+    // Locked until it is closed, when it has its name or is gone.
+    let mut file = create_part(&part, mode)?;
+    let written =
+        file.write_all(&bytes).and_then(|()| match Identity::of(segment)? == index.summary.identity {
             true => fs::rename(&part, &path),
             false => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was replaced meanwhile")),
         });
@@ -155,20 +152,66 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
         let _gone = fs::remove_file(&part);
         return Err(error);
     }
-    // A segment that went in between takes its index with it.
+    // If the segment was removed meanwhile, its index is removed, too.
     if fs::symlink_metadata(segment).is_err() {
         remove(segment)?;
     }
     Ok(bytes.len() as u64)
 }
 
+/// Creates the file of an index that is not complete, and locks it. Waits while another process writes the same index. An existing
+/// file that is not locked is left from a process that was killed.
+///
+/// A process removes or renames such a file only while it holds the lock and the file has this name.
+fn create_part(path: &Path, mode: u32) -> io::Result<File> {
+    let options = |flags: OFlags| {
+        let mut options = File::options();
+        options.custom_flags((OFlags::NOFOLLOW | flags).bits().cast_signed());
+        options
+    };
+    for _ in 0..PART_ATTEMPTS {
+        let created = options(OFlags::empty()).write(true).create_new(true).mode(mode).open(path);
+        let is_new = created.is_ok();
+        let opened = match created {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                options(OFlags::NONBLOCK).read(true).open(path)
+            }
+            created => Ok(created?),
+        };
+        let is_named = match &opened {
+            Ok(file) => {
+                // A file system without locks has none.
+                let _unlocked = file.lock();
+                is_name_of(path, file)
+            }
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        };
+        match opened {
+            _ if !is_named => {}
+            Ok(file) if is_new => return Ok(file),
+            _ => remove_file(path)?,
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::WouldBlock, "other processes are writing it"))
+}
+
+fn is_name_of(path: &Path, file: &File) -> bool {
+    let inode = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    let (named, opened) = (fs::symlink_metadata(path).map(inode), file.metadata().map(inode));
+    matches!((named, opened), (Ok(named), Ok(opened)) if named == opened)
+}
+
 /// Removes the index of a segment, if there is one.
 ///
 /// # Errors
 ///
-/// If it is there and cannot be removed.
+/// If it exists and cannot be removed.
 pub fn remove(segment: &Path) -> io::Result<()> {
-    match fs::remove_file(index_path(segment)) {
+    remove_file(&index_path(segment))
+}
+
+fn remove_file(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         outcome => outcome,
     }
@@ -179,7 +222,7 @@ pub fn remove(segment: &Path) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If it is not there or cannot be read.
+/// If it does not exist or cannot be read.
 pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     if !fs::metadata(place)?.is_dir() {
         return Ok(vec![place.to_owned()]);
@@ -195,7 +238,7 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file begins as savefiles do, compressed or not.
+/// Whether a file begins like a savefile, compressed or not.
 fn is_savefile(path: &Path) -> bool {
     let is_index = |path: &Path| {
         path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))

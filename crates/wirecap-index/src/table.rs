@@ -36,7 +36,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Rows of one row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// False positives of Bloom filters.
+/// Rate of false positives of Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
 /// The maximum number of layouts; an index with more has no list of them.
 const LAYOUTS_MAX: usize = 64;
@@ -106,7 +106,7 @@ mod key {
     pub(super) const CHECKSUM: &str = "wirecap.checksum";
 }
 
-/// Why an index file is not believed.
+/// The reason why an index file is invalid.
 #[derive(Debug)]
 pub struct Damaged(String);
 
@@ -438,7 +438,8 @@ impl Table {
     /// # Errors
     ///
     /// [`Damaged`].
-    pub fn open(file: Vec<u8>) -> Result<Self, Damaged> {
+    pub fn open(file: impl Into<Bytes>) -> Result<Self, Damaged> {
+        let file = file.into();
         let damaged = |text: &str| Damaged(text.to_owned());
         let place =
             checksum_place(&file).ok_or_else(|| damaged("it is truncated, or not an index of wirecap"))?;
@@ -446,7 +447,7 @@ impl Table {
         if u64::from_str_radix(digits, 16) != Ok(checksum(&file, place)) {
             return Err(damaged("its checksum is wrong"));
         }
-        unpanicked(move || Self::open_checked(Bytes::from(file)))
+        unpanicked(move || Self::open_checked(file))
     }
 
     fn open_checked(file: Bytes) -> Result<Self, Damaged> {

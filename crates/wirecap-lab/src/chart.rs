@@ -1,8 +1,8 @@
 //! Charts as SVG text, in one style: [`lines`] and [`bars`].
 //!
-//! A chart stands by itself, dark on white; in the report its colours follow the reader's theme
-//! ([`themed`]). So charts use the colours of this module and no others. They are drawn in units of which
-//! [`FINE`] make a pixel, since plotters places things on whole units.
+//! A separate chart is dark on white; in the report its colours follow the reader's theme ([`themed`]). So
+//! charts use only the colours of this module. They are drawn in units of which [`FINE`] make a pixel, because
+//! plotters uses integer coordinates.
 
 mod axis;
 pub mod bars;
@@ -12,7 +12,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-/// How many units of a drawing make a pixel of its nominal size.
+/// Number of drawing units per pixel of the nominal size.
 pub const FINE: i32 = 4;
 
 /// The width of charts, in pixels: readable at half of it, on a phone.
@@ -25,12 +25,12 @@ pub const TEXT: i32 = 15;
 pub const PAPER: RGBColor = RGBColor(0xff, 0xff, 0xff);
 /// Text, axes.
 pub const INK: RGBColor = RGBColor(0x22, 0x22, 0x22);
-/// Text beside, such as the numbers of an axis.
+/// Secondary text, such as the numbers of an axis.
 pub const PALE: RGBColor = RGBColor(0x5c, 0x5c, 0x5c);
 /// Lines of a grid.
 pub const FAINT: RGBColor = RGBColor(0xe2, 0xe2, 0xe2);
 
-/// What things are told apart by, after Okabe and Ito: also by people who see fewer colours.
+/// Colours that colour-blind readers can also distinguish, after Okabe and Ito.
 pub const SERIES: [RGBColor; 8] = [
     RGBColor(0x00, 0x72, 0xb2),
     RGBColor(0xd5, 0x5e, 0x00),
@@ -42,19 +42,19 @@ pub const SERIES: [RGBColor; 8] = [
     RGBColor(0x77, 0x77, 0x77),
 ];
 
-/// The most series that look different.
+/// The maximum number of series that look different.
 pub const SERIES_MAX: usize = SERIES.len() + 2;
 
-/// The colour of series number `index`: when the colours of the style are used up, its greys.
+/// The colour of series number `index`; after the colours of the style, its greys.
 pub fn series_colour(index: usize) -> RGBColor {
     let greys = [INK, PALE];
     SERIES.iter().chain(&greys).copied().nth(index % SERIES_MAX).unwrap_or(INK)
 }
 
-/// What charts are drawn on, in units ([`FINE`]).
+/// The drawing area of charts, in units ([`FINE`]).
 pub type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// What drawing fails with; into memory it does not.
+/// The error of drawing, which does not occur in memory.
 pub type DrawingError = DrawingAreaErrorKind<std::io::Error>;
 
 /// An SVG picture of `width` by `height` pixels, drawn by `draw`.
@@ -73,23 +73,23 @@ pub fn picture(
     svg.replacen(&units, &format!("width=\"{width}\" height=\"{height}\""), 1)
 }
 
-/// Text of `size` pixels whose anchor `horizontal` and `vertical` say.
+/// Text of `size` pixels, anchored at `horizontal` and `vertical`.
 pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos) -> TextStyle<'static> {
-    // plotters writes a font's height, of which its nominal size is this part.
+    // plotters writes a font's height; its nominal size is this share of it.
     let height = f64::from(size * FINE) * 1.24;
     let mut style = TextStyle::from(("sans-serif", height).into_font());
     style.color = colour.to_backend_color();
     style.pos(Pos::new(horizontal, vertical))
 }
 
-/// About how wide `text` of `size` pixels is, in pixels. The reader's font is not known.
+/// The approximate width of `text` of `size` pixels, in pixels; the reader's font is unknown.
 pub fn text_width(text: &str, size: i32) -> i32 {
     let ems = |letter: char| if letter.is_uppercase() { 0.72 } else { 0.56 };
     (text.chars().map(ems).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 
-/// The picture for inside a page: as wide as there is room, in colours that the page's style sheet may
-/// set as `--paper`, `--ink`, `--pale`, `--faint` and `--series-0` to `--series-7`.
+/// The picture for a page: as wide as possible, in colours that the page's style sheet may set as `--paper`,
+/// `--ink`, `--pale`, `--faint` and `--series-0` to `--series-7`.
 pub fn themed(svg: &str) -> String {
     let names = ["paper", "ink", "pale", "faint"].map(str::to_owned);
     let names = names.into_iter().chain((0..SERIES.len()).map(|index| format!("series-{index}")));

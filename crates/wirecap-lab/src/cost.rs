@@ -1,8 +1,8 @@
-//! What a captured packet costs, component by component, as the WinPcap paper did for its time.
+//! Measures the cost of a captured packet, component by component, like the WinPcap paper.
 //!
-//! Components are switched on one at a time, in turns within each round, on a test bed of its own; what one
-//! costs is the difference to the run without it in the same round. What is too cheap to be seen beside the
-//! sender is measured by test runs of the kernel, or in process.
+//! Components are enabled one at a time, in alternation within each round, on a private test bed; the cost of a
+//! component is the difference to the run without it in the same round. Components that are too cheap for this
+//! are measured by test runs in the kernel, or in this process.
 
 mod bar;
 mod bed;
@@ -44,39 +44,39 @@ use component::{Act, Sample, Samples};
 use filters::{BarePrograms, Forms};
 use live::{CHUNK_CELLS, Setup};
 
-/// The nice value of all that takes part: the sender goes before whatever else the machine does.
+/// The nice value of all threads of the measurement: the sender precedes other work of the machine.
 const PRIORITY: i32 = -10;
-/// How often a round measures what runs in a loop: the fastest counts, of which others took least.
+/// Number of repetitions of a loop in a round: the fastest, which was disturbed least, counts.
 const PARTS: usize = 5;
-/// When a cache line takes so many times longer, the CPUs lie elsewhere.
+/// If a cache line takes this many times longer, the CPUs have moved.
 const MOVED_RATIO: f64 = 2.0;
 /// Time between two checks whether another measurement still runs.
 const GLANCE: Duration = Duration::from_millis(50);
 /// Length of the sender's frames.
 const FRAME_BYTES: u16 = 60;
 
-/// How much is to be measured.
+/// The effort of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Effort {
-    /// How often everything has its turn; at least 1.
+    /// Number of rounds; at least 1.
     pub rounds: usize,
     /// Frames of a live run.
     pub frames: u64,
     /// R: chunks of a pool, of 256 cells each.
     pub chunks: u32,
-    /// Packets of what is measured in a loop.
+    /// Number of packets measured in a loop.
     pub loops: u32,
-    /// How often a live run is made again that others disturbed.
+    /// Maximum number of repetitions of a disturbed live run.
     pub repeats: usize,
 }
 
 impl Effort {
-    /// What gives figures: some minutes.
+    /// For meaningful results: some minutes.
     pub fn full() -> Self {
         Self { rounds: 11, frames: 2_000_000, chunks: 512, loops: 100_000, repeats: 3 }
     }
 
-    /// What shows that everything works: some seconds.
+    /// For a functional test: some seconds.
     pub fn quick() -> Self {
         Self { rounds: 1, frames: 50_000, chunks: 64, loops: 1_000, repeats: 0 }
     }
@@ -86,12 +86,12 @@ impl Effort {
         u64::from(self.chunks) * u64::from(CHUNK_CELLS)
     }
 
-    /// What is sent before a run, unmeasured: every cell has been used once then.
+    /// Frames sent before a run and not measured, so that every cell has been used once.
     fn warm_up_frames(&self) -> u64 {
         self.pool_frames()
     }
 
-    /// How often progress is reported.
+    /// Interval of progress reports.
     fn steps(&self) -> usize {
         self.rounds.saturating_mul(Setup::ALL.len() + 2)
     }
@@ -106,11 +106,11 @@ pub struct Progress {
     pub done: usize,
     /// All steps.
     pub steps: usize,
-    /// The step that begins, or what it waits for.
+    /// The step that begins, or the reason of a wait.
     pub what: &'static str,
 }
 
-/// Is told of each step before it, and may end it all.
+/// Gets each step in advance, and may end the measurement.
 pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + Send + 'a;
 
 /// What a packet costs.
@@ -127,15 +127,15 @@ pub struct Report {
     pub cells: u64,
     /// Ticks of the processor's time stamp counter per second; `None` if it has none.
     pub tsc_hz: Option<f64>,
-    /// The components in the order of a packet's way.
+    /// The components in the order in which a packet passes them.
     pub components: Vec<Component>,
     /// The sums of both engines, then the WinPcap paper's figures.
     pub bars: Vec<Bar>,
-    /// What to attack next, by engine.
+    /// The next target for optimisation, by engine.
     pub next: Vec<Target>,
-    /// What became of the frames of each live run.
+    /// The frame counts of each live run.
     pub books: Vec<Book>,
-    /// Before each live run on the one ring, what a cache line took from the sender's CPU to the reader's in
+    /// The time of a cache line from the sender's CPU to the reader's before each live run with one ring, in
     /// nanoseconds; none on one CPU.
     pub cache_lines_ns: Figures,
     /// Live runs whose sender waited for its CPU for more than 4 % of the time, also when repeated.
@@ -148,8 +148,8 @@ impl Report {
         self.components.iter().find(|component| component.id == id)
     }
 
-    /// Whether a cache line's way from CPU to CPU changed so much that runs are not alike: on a virtual machine the
-    /// host may let two CPUs share a cache, and not any more a second later.
+    /// Whether the time of a cache line from CPU to CPU changed so much that runs cannot be compared: the host of a
+    /// virtual machine may place two CPUs on one cache, and change this a second later.
     pub fn cpus_moved(&self) -> bool {
         self.cache_lines_ns.max() > MOVED_RATIO * self.cache_lines_ns.min()
     }
@@ -172,7 +172,7 @@ impl Report {
 ///
 /// # Errors
 ///
-/// [`CostError`] if the privilege is missing, something does not work, or the books of a run do not balance.
+/// [`CostError`] if the privilege is missing, a step fails, or the counts of a run do not balance.
 pub fn measure(effort: &Effort, watch: &mut Watch<'_>) -> Result<Report, CostError> {
     let bed = Bed::new(1)?;
     let receiver = bed.receiver.namespace.clone();
@@ -184,7 +184,7 @@ fn fastest(mut part: impl FnMut() -> Result<f64, CostError>) -> Result<f64, Cost
     (0..PARTS).try_fold(f64::INFINITY, |least, _| Ok(least.min(part()?)))
 }
 
-/// A measurement at work, on a thread of its own in the receiver's namespace.
+/// A running measurement, in a separate thread in the receiver's namespace.
 #[derive(Debug)]
 struct Session<'a> {
     effort: &'a Effort,
@@ -200,7 +200,7 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(bed: Bed, effort: &'a Effort) -> Result<Self, CostError> {
-        // Without the privilege it goes on as it is.
+        // Without the privilege the priority is unchanged.
         let _ = setpriority_process(None, PRIORITY);
         let forms = |kind| Ok((kind, Forms::of(kind)?));
         Ok(Self {
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
         Ok(self.report(calibration.hertz()))
     }
 
-    /// Waits in the queue of measurements on this machine; the watcher may give up meanwhile.
+    /// Waits for other measurements on this machine; the watcher may end the wait.
     fn turn(&mut self, round: usize, watch: &mut Watch<'_>) -> Result<LossLock, CostError> {
         let (locked, lock) = mpsc::channel();
         thread::spawn(move || locked.send(loss_lock()));

@@ -1,8 +1,8 @@
-//! What an experiment is, and what comes of one.
+//! Experiments and their results.
 //!
-//! An experiment implements [`Experiment`]: a name, what its result hangs on, and a function that gives
-//! [`Findings`]. The [`runner`](crate::runner) runs a list of them and keeps what is finished;
-//! the [`report`](crate::report) shows whatever they found: simulated or live makes no difference to it.
+//! An experiment implements [`Experiment`]: a name, the conditions on which its result depends, and a function
+//! that returns [`Findings`]. The [`runner`](crate::runner) runs a list of experiments and stores finished
+//! results; the [`report`](crate::report) shows them, simulated and live ones alike.
 //!
 //! ```
 //! use wirecap_lab::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table};
@@ -43,19 +43,19 @@ use serde::{Deserialize, Serialize};
 use crate::chart::lines::Lines;
 use crate::csv_text::csv;
 
-/// Something that can be tried, as often as one likes.
+/// A repeatable experiment.
 pub trait Experiment: Sync {
-    /// What its files are called: lower case and dashes.
+    /// The name of its files: lower case and dashes.
     fn id(&self) -> &'static str;
 
     /// Its heading in the report.
     fn title(&self) -> String;
 
-    /// Where in the report it stands.
+    /// Its part of the report.
     fn part(&self) -> Part;
 
-    /// What its result hangs on besides effort, seed and version: settings that the user chose. A result
-    /// that was kept is used again only if this is the same.
+    /// The user's settings on which its result depends in addition to effort, seed and version. A stored result
+    /// is reused only if these are the same.
     fn parameters(&self) -> String {
         String::new()
     }
@@ -64,20 +64,20 @@ pub trait Experiment: Sync {
     ///
     /// # Errors
     ///
-    /// When it could not be done, or the user had enough.
+    /// If it failed, or the user interrupted it.
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError>;
 }
 
 /// The parts of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// The papers' experiments on models: depends on nothing but version, effort and seed.
+    /// The papers' experiments on models: depend only on version, effort and seed.
     Simulated,
     /// Measured on this machine.
     Live,
 }
 
-/// How much time there is.
+/// The effort.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// Minutes for the whole lab.
@@ -102,12 +102,12 @@ impl fmt::Display for Effort {
     }
 }
 
-/// Who follows an experiment, from several threads.
+/// An observer of an experiment, called from several threads.
 pub trait Watch: Sync {
-    /// `share` of the experiment, from 0 to 1, is done, and now it does `what`.
+    /// `share` of the experiment, from 0 to 1, is done; `what` is the current step.
     fn progress(&self, share: f64, what: &str);
 
-    /// Whether the user has had enough.
+    /// Whether the user has interrupted the run.
     fn is_stopped(&self) -> bool;
 }
 
@@ -126,20 +126,20 @@ impl Watch for Unwatched {
 /// The conditions of one run.
 #[derive(Clone, Copy)]
 pub struct Run<'a> {
-    /// How much time there is.
+    /// The effort.
     pub effort: Effort,
-    /// Where all chance comes from.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// Who follows it.
     pub watch: &'a dyn Watch,
 }
 
 impl Run<'_> {
-    /// Says how far it is.
+    /// Reports the progress.
     ///
     /// # Errors
     ///
-    /// When the user has had enough.
+    /// If the user has interrupted the run.
     pub fn step(&self, share: f64, what: &str) -> Result<(), RunError> {
         if self.watch.is_stopped() {
             return Err(RunError::Stopped);
@@ -161,7 +161,7 @@ impl fmt::Debug for Run<'_> {
 pub enum RunError {
     /// The user had enough.
     Stopped,
-    /// It could not be done.
+    /// It failed.
     Failed(Box<dyn Error + Send + Sync>),
 }
 
@@ -189,24 +189,24 @@ impl From<Box<dyn Error + Send + Sync>> for RunError {
     }
 }
 
-/// What came of an experiment.
+/// The results of an experiment.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Findings {
-    /// What was tried, in a few sentences.
+    /// The description of the experiment, in a few sentences.
     pub what: String,
     /// The settings, as names and values.
     pub settings: Vec<(String, String)>,
-    /// What was expected or printed elsewhere, beside what was found.
+    /// Comparisons of expected or published results with the results found.
     pub claims: Vec<Claim>,
     /// Pictures.
     pub figures: Vec<Figure>,
     /// Tables.
     pub tables: Vec<Table>,
-    /// What there is to say about it, a paragraph each.
+    /// Remarks, one paragraph each.
     pub notes: Vec<String>,
-    /// The commands that do exactly this again, those of rivals included.
+    /// The commands that repeat this exactly, including those of rivals.
     pub commands: Vec<String>,
-    /// The numbers behind figures and tables.
+    /// The data of figures and tables.
     pub data: Vec<DataFile>,
 }
 
@@ -244,7 +244,7 @@ pub struct Table {
     pub caption: String,
     /// Names of the columns.
     pub columns: Vec<String>,
-    /// The cells, row by row. Those that begin with a digit stand to the right.
+    /// The cells, row by row. Cells that begin with a digit are right-aligned.
     pub rows: Vec<Vec<String>>,
 }
 
@@ -276,20 +276,20 @@ pub struct DataFile {
     pub csv: String,
 }
 
-/// What was expected, beside what was found.
+/// An expected result, compared with the result found.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claim {
     /// Of what.
     pub quantity: String,
-    /// What was expected, or printed in a paper.
+    /// The expected or published result.
     pub expected: String,
     /// What was found.
     pub found: String,
-    /// Found less expected, in percentage points, where both are shares.
+    /// The result minus the expected one, in percentage points, if both are shares.
     pub points: Option<f64>,
     /// What that means.
     pub verdict: Verdict,
-    /// The likely reason of a difference, or what the verdict rests on.
+    /// The likely reason of a difference, or the basis of the verdict.
     pub reason: String,
 }
 
@@ -302,15 +302,15 @@ pub enum Verdict {
     Differs,
     /// An order that neither holds nor is reversed: the shares differ by no more than [`TIE_POINTS`].
     Tie,
-    /// What was printed does not follow from the parameters that are printed with it, so no model that
-    /// has them can meet it but by chance.
+    /// The published result does not follow from the published parameters, so a model with these parameters can
+    /// meet it only by chance.
     NotDerivable,
 }
 
-/// Shares that differ by no more, in percentage points, agree.
+/// Maximum difference of agreeing shares, in percentage points.
 pub const AGREEMENT_POINTS: f64 = 5.0;
 
-/// Shares that differ by no more, in percentage points, have no order.
+/// Maximum difference of shares that count as a tie, in percentage points.
 pub const TIE_POINTS: f64 = 0.02;
 
 impl Claim {
@@ -328,7 +328,7 @@ impl Claim {
         }
     }
 
-    /// Something that holds or does not, with what was found.
+    /// A condition that is true or false, with the result found.
     pub fn holds(
         quantity: impl Into<String>,
         expected: impl Into<String>,
@@ -371,16 +371,16 @@ impl Claim {
         Self { reason: reason.into(), ..self }
     }
 
-    /// As one that cannot be derived from what is printed, for `reason`.
+    /// Marks it as not derivable from the published parameters, for `reason`.
     #[must_use]
     pub fn not_derivable(self, reason: impl Into<String>) -> Self {
         Self { verdict: Verdict::NotDerivable, reason: reason.into(), ..self }
     }
 }
 
-/// A share as it stands in tables.
+/// A share as shown in tables.
 pub fn percent(share: f64) -> String {
-    // Not "-0.0": what is added makes it 0.
+    // Adding 0 avoids "-0.0".
     format!("{:.1} %", (share * 10.0).round() / 10.0 + 0.0)
 }
 

@@ -1,8 +1,8 @@
-//! The lab: experiments on capture engines, each of which anyone can run again.
+//! The lab: repeatable experiments on capture engines.
 //!
-//! An [`experiment`] measures or simulates and gives findings, of which [`chart`] draws pictures; the
-//! [`runner`] runs a list of them and keeps what is finished; the [`report`] is a page of all that was found.
-//! What they say on a terminal is the `wirecap lab` command's business.
+//! An [`experiment`] measures or simulates and returns findings, of which [`chart`] draws pictures; the
+//! [`runner`] runs a list of experiments and stores finished results; the [`report`] is a page of all findings.
+//! The command `wirecap lab` prints the progress on the terminal.
 
 pub mod chart;
 pub mod cost;
@@ -22,8 +22,8 @@ use experiment::Experiment;
 use live::Lab;
 use live::process::CommandLine;
 
-/// All experiments, in the order of the report. One that is added here is run and reported. The live ones run
-/// `wirecap`, the command.
+/// All experiments, in the order of the report. Experiments that are added here are run and reported. The live
+/// ones run the command `wirecap`.
 pub fn experiments(wirecap: CommandLine) -> Vec<Box<dyn Experiment>> {
     let live = Lab { wirecap, tiny: false };
     let mut experiments = paper::experiments();

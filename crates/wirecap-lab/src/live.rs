@@ -1,5 +1,5 @@
-//! Experiments on this machine: wirecap on both of its engines and the tools that people would otherwise use, side
-//! by side on a test bed of their own, scaled to what the machine makes.
+//! Experiments on this machine: wirecap on both of its engines and alternative tools, on a private test bed, with
+//! loads scaled to the machine.
 
 pub mod bed;
 mod burst;
@@ -24,17 +24,17 @@ use process::CommandLine;
 /// What measurements give.
 pub type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// What the live experiments need to know.
+/// The settings of the live experiments.
 #[derive(Debug, Clone)]
 pub struct Lab {
     /// The wirecap command.
     pub wirecap: CommandLine,
-    /// Only to see that everything works: a moment for each run.
+    /// For a functional test: very short runs.
     pub tiny: bool,
 }
 
 impl Lab {
-    /// The live experiments, in the order in which they are run.
+    /// The live experiments, in the order of execution.
     pub fn experiments(&self) -> Vec<Box<dyn Experiment>> {
         let experiment = |id, title, measure: Measure| -> Box<dyn Experiment> {
             Box::new(LiveExperiment { lab: self.clone(), id, title, measure })
@@ -60,7 +60,7 @@ impl Lab {
     }
 }
 
-/// Measures something, and says what was found.
+/// Makes the measurement and returns the findings.
 type Measure = fn(&Lab, &Run<'_>) -> Result<Findings, RunError>;
 
 /// One of the live experiments.
@@ -93,7 +93,7 @@ impl Experiment for LiveExperiment {
     }
 }
 
-/// A rate as it is read.
+/// A rate as text.
 fn per_second(rate: f64) -> String {
     match rate {
         rate if rate >= 1e6 => format!("{:.2} million packets/s", rate / 1e6),

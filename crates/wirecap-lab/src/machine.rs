@@ -1,19 +1,19 @@
-//! What the machine is that something was measured on.
+//! A description of the machine of a measurement.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-/// A machine, as far as it matters to packets.
+/// The properties of a machine that affect packet processing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Names and values, in the order in which they are shown.
+    /// Names and values, in the order of display.
     pub facts: Vec<(String, String)>,
 }
 
 impl Machine {
-    /// This machine. What it does not tell is left out.
+    /// This machine, without unknown properties.
     pub fn this() -> Self {
         let cpuinfo = read("/proc/cpuinfo");
         let field = |name: &str| value_of(&cpuinfo, name).map(str::to_owned);
@@ -34,7 +34,7 @@ impl Machine {
         Self { facts: known.filter(|(_, value)| !value.is_empty()).collect() }
     }
 
-    /// What a result hangs on: everything but the date.
+    /// The conditions of a result: everything except the date.
     pub fn key(&self) -> String {
         let lasting = self.facts.iter().filter(|(name, _)| name != "date");
         lasting.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
@@ -73,7 +73,7 @@ fn today() -> String {
 }
 
 /// The date of a day counted from 1970-01-01 (Hinnant, *chrono-Compatible Low-Level Date Algorithms*): years
-/// begin in March here, so that the day that some of them have more is the last.
+/// begin in March here, so that a leap day is the last day.
 fn date(days: i64) -> String {
     let from_era = days + 719_468;
     let (era, day_of_era) = (from_era.div_euclid(146_097), from_era.rem_euclid(146_097));

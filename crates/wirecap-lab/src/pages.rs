@@ -8,16 +8,16 @@
 //! <!-- end of data -->
 //! ```
 //!
-//! [`fill`] replaces what stands between the two lines; `make performance` does so for the pages in [`PAGES`], and a
-//! test fails if a page has anything else there. The views are
+//! [`fill`] replaces the text between the two lines; `make performance` does so for the pages in [`PAGES`], and a
+//! test fails if a page has another text there. The views are
 //!
-//! - `rows FILE`: the file as it is. Lines that begin with `#` say where the data come from.
+//! - `rows FILE`: the file as it is. Lines that begin with `#` state the origin of the data.
 //! - `curves FILE X,X,... percent|millions|plain`: a row for each curve of a chart's data, a column for each of these points:
 //!   the median, and the range if the rounds differ.
-//! - `papers FILE`: what papers print beside what was simulated. `{FILE;CELLS;COLUMN}` is the cell of other data in this column, in
-//!   the row that begins with these cells; the difference in percentage points is computed.
+//! - `papers FILE`: published results beside simulated ones. `{FILE;CELLS;COLUMN}` is the cell of other data in this column, in the
+//!   row that begins with these cells; the difference in percentage points is computed.
 //! - `skew FOLDER`: the packets lost in skewed loads of which every queue but the first gets 20 %.
-//! - `components FILE`: what the parts of a capture cost.
+//! - `components FILE`: the costs of the parts of a capture.
 //! - `instructions FILE`: instructions per packet, a row for each path, a column for each number of rings.
 //!
 //! [`numbers`] does the same for numbers in the text, and [`sums`] guards the data.
@@ -45,7 +45,7 @@ const END: &str = "<!-- end of data -->\n";
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum PageError {
-    /// The view of a marker is not known, or has other arguments.
+    /// The view of a marker is unknown, or its arguments are invalid.
     View {
         /// What the marker says.
         view: String,
@@ -83,7 +83,7 @@ impl Error for PageError {
     }
 }
 
-/// The page with its tables as the data under `root` have them.
+/// The page with its tables filled from the data under `root`.
 pub fn fill(page: &str, root: &Path) -> Result<String, PageError> {
     let results = root.join(RESULTS);
     let mut filled = String::new();
@@ -161,7 +161,7 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     line(columns) + &rule + &rows.iter().map(|row| line(row)).collect::<String>()
 }
 
-/// What differs between the rows in a column, in the order of their first appearance.
+/// The distinct values of a column, in the order of their first appearance.
 fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = BTreeSet::new();
     names.filter(|name| seen.insert(*name)).collect()
@@ -203,7 +203,7 @@ fn curves(data: &Data, points: &str, form: &str) -> Result<String, PageError> {
     Ok(table(&heads, &rows))
 }
 
-/// A value in the form of a view: losses are rounded up, never to nothing.
+/// A value in the format of a view: losses are rounded up, never to 0.
 fn written(value: f64, form: &str) -> String {
     match form {
         "percent" if value == 0.0 => "none".to_owned(),
@@ -256,7 +256,7 @@ fn skew(folder: &Path) -> Result<String, PageError> {
     Ok(table(&heads.map(str::to_owned).collect::<Vec<_>>(), &rows))
 }
 
-/// What the parts of a capture cost: the median, the range of the rounds, cycles.
+/// The costs of the parts of a capture: the median, the range of the rounds, cycles.
 fn components(data: &Data) -> Result<String, PageError> {
     let rows = data.rows.iter().map(|row| {
         let cell = |column| data.cell(row, column).map(str::to_owned);
@@ -267,7 +267,7 @@ fn components(data: &Data) -> Result<String, PageError> {
     Ok(table(&["component", "how", "ns", "cycles"].map(str::to_owned), &rows))
 }
 
-/// What a paper prints, what was simulated, the difference, and a note.
+/// A published result, the simulated one, the difference, and a note.
 fn papers(data: &Data, results: &Path) -> Result<String, PageError> {
     let percent = |text: &str| text.strip_suffix(" %")?.parse::<f64>().ok();
     let rows = data.rows.iter().map(|row| {
@@ -287,7 +287,7 @@ fn papers(data: &Data, results: &Path) -> Result<String, PageError> {
     Ok(table(&["what", "paper", "simulated", "points", "note"].map(str::to_owned), &rows))
 }
 
-/// The text with the cells of other data in the place of their names.
+/// The text with names of cells replaced by the cells of other data.
 fn resolved(text: &str, data: &Data, results: &Path) -> Result<String, PageError> {
     let Some((before, rest)) = text.split_once('{') else { return Ok(text.to_owned()) };
     let name = rest.split_once('}').map(|(name, after)| (name.split(';').collect::<Vec<_>>(), after));

@@ -1,8 +1,8 @@
-//! Sends frames at given times, and accounts for each.
+//! Sends frames at given times, and accounts for each frame.
 //!
-//! A [`Source`] makes frames ahead of time in a thread of its own, a batch at a time; the calling thread
-//! waits for each frame's time and hands it to an [`Outlet`]. Batches go round, so that nothing is
-//! allocated while frames are sent.
+//! A [`Source`] makes frames in advance in a separate thread, a batch at a time; the calling thread waits for
+//! each frame's time and hands it to an [`Outlet`]. Batches are reused, so no memory is allocated while frames
+//! are sent.
 
 mod batch;
 mod outlet;
@@ -21,20 +21,20 @@ pub use batch::{Batch, BatchFrame};
 pub use outlet::{KernelOutlet, Outlet, XdpOutlet};
 pub use schedule::{Pace, Schedule};
 
-/// Batches between the thread that makes frames and the one that sends them.
+/// Number of batches between the thread that makes frames and the thread that sends them.
 const BATCHES: usize = 32;
-/// Frames that are handed over together when all are due: the kernel takes no more in one call.
+/// Maximum number of due frames that are handed over together: the kernel accepts no more in one call.
 const GROUP_FRAMES_MAX: usize = 32;
-/// How long a wait may last until the player looks whether it is to stop.
+/// Maximum time of a wait before the player checks whether it must stop.
 const NAP_NS: u64 = 20_000_000;
 
-/// Makes frames to be sent.
+/// A source of frames.
 pub trait Source: Send {
-    /// Fills an empty batch as far as it goes; leaves it empty at the end.
+    /// Fills an empty batch; leaves it empty at the end of the source.
     fn fill(&mut self, batch: &mut Batch);
 }
 
-/// Stops a player, and tells how far it is.
+/// Stops a player, and shows its progress.
 #[derive(Clone, Default, Debug)]
 pub struct Control(Arc<Shared>);
 
@@ -68,9 +68,9 @@ pub struct Played {
     pub queues: Vec<u64>,
     /// Bytes of these frames, without Ethernet's checksums.
     pub bytes: u64,
-    /// From when the first frame was due until the kernel had the last.
+    /// Time from when the first frame was due until the kernel had the last one.
     pub duration: Duration,
-    /// How late frames were; `None` if they had no times.
+    /// The lateness of frames; `None` if they had no times.
     pub lateness: Option<Lateness>,
     /// Why the player ended before the source.
     pub error: Option<SendError>,
@@ -83,20 +83,20 @@ impl Played {
     }
 }
 
-/// How much later than they were due frames were handed to the kernel. None is ever early.
+/// The lateness of frames when they were handed to the kernel. No frame is early.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lateness {
-    /// Half of them were not later than this.
+    /// The median.
     pub median: Duration,
-    /// Of a hundred, 99 were not later than this.
+    /// The 99th percentile.
     pub percentile_99: Duration,
-    /// None was later than this.
+    /// The maximum.
     pub max: Duration,
 }
 
-/// Sends what `source` makes through `outlet`, each frame when it is due (at once with `timed` false),
-/// and gives the source back with the account. Returns when the source ends, `control` says so, or the
-/// kernel takes no more.
+/// Sends the frames of `source` through `outlet`, each frame when it is due (at once with `timed` false), and
+/// returns the source and the account. Ends when the source ends, `control` stops it, or the kernel accepts no
+/// more.
 pub fn play<S: Source>(source: S, outlet: &mut impl Outlet, timed: bool, control: &Control) -> (Played, S) {
     let (give, full) = sync_channel(BATCHES);
     let (give_back, empty) = sync_channel(BATCHES);
@@ -112,7 +112,7 @@ pub fn play<S: Source>(source: S, outlet: &mut impl Outlet, timed: bool, control
     })
 }
 
-/// Fills batches until the source ends or the reader is gone.
+/// Fills batches until the source or the reader ends.
 fn make<S: Source>(mut source: S, empty: &Receiver<Batch>, full: &SyncSender<Batch>) -> S {
     for mut batch in empty {
         batch.clear();
@@ -152,7 +152,7 @@ impl<'a, O: Outlet> Player<'a, O> {
     fn send_all(&mut self, full: Receiver<Batch>, give_back: &SyncSender<Batch>) -> Result<(), SendError> {
         let mut full = full.into_iter();
         let mut next = full.next();
-        // The first batch is there: from now on nothing needs to be waited for but time.
+        // The first batch is ready: from now on the thread waits only for times.
         self.start_ns = monotonic_ns();
         while let Some(batch) = next {
             match self.lateness {
@@ -162,7 +162,7 @@ impl<'a, O: Outlet> Player<'a, O> {
             if self.control.is_stopped() {
                 break;
             }
-            // The thread that makes more may be gone.
+            // The thread that makes frames may have ended.
             let _ended = give_back.send(batch);
             next = full.next();
         }
@@ -206,7 +206,7 @@ impl<'a, O: Outlet> Player<'a, O> {
         Ok(())
     }
 
-    /// Whether it was not stopped meanwhile.
+    /// False if it was stopped meanwhile.
     fn wait_until(&self, due_ns: u64) -> bool {
         loop {
             let nap_end_ns = due_ns.min(monotonic_ns() + NAP_NS);
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// Remembers what it was given and when; fails at some frame if asked to.
+    /// Records frames and times; fails at a given frame if requested.
     #[derive(Default)]
     struct Memory {
         frames: Vec<(u32, u8, u64)>,

@@ -1,4 +1,4 @@
-//! Savefiles as a [`Source`] of frames: as they were recorded, or many times over with other addresses.
+//! Savefiles as a [`Source`] of frames: as recorded, or repeatedly with other addresses.
 
 mod headers;
 mod rewrite;
@@ -18,42 +18,42 @@ use rewrite::Rewriter;
 
 /// The shortest frame: an Ethernet header.
 const FRAME_BYTES_MIN: usize = 14;
-/// A VLAN tag, which does not count towards the longest frame.
+/// A VLAN tag, which does not count towards the maximum length of a frame.
 const TAG_BYTES: usize = 4;
-/// IP without a header before it has these link types, too: those of BSD, and of one version each.
+/// Raw IP also has these link types: those of BSD, and those for one IP version each.
 const RAW_IP: [LinkType; 5] = [LinkType::RAW, LinkType(12), LinkType(14), LinkType(228), LinkType(229)];
 
-/// What is done with a recording's packets.
+/// The processing of a recording's packets.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// How often it is read; `None` for ever again.
+    /// Number of rounds; `None`: unlimited.
     pub rounds: Option<u64>,
-    /// Ends after so many frames.
+    /// Ends after this many frames.
     pub frames_max: u64,
     /// When frames are due.
     pub schedule: Schedule,
-    /// Gives every round but the first other IP addresses.
+    /// Changes the IP addresses in every round but the first.
     pub rewrite: bool,
-    /// Over which queues flows are spread; `None` is queue 0.
+    /// The queues over which flows are distributed; `None`: queue 0.
     pub spread: Option<Rss>,
     /// The destination address of all frames, instead of those recorded.
     pub destination_mac: Option<[u8; 6]>,
     /// Source and destination address of packets that were recorded without an Ethernet header.
     pub own_mac: [u8; 6],
-    /// The longest frame that the interface takes, in bytes, without a VLAN tag.
+    /// The longest frame that the interface accepts, in bytes, without a VLAN tag.
     pub frame_bytes_max: usize,
-    /// What becomes of packets that the capture has cut.
+    /// The treatment of packets that the capture truncated.
     pub cut: Cut,
-    /// A recording whose packets have no more bytes than this is read into memory before anything else.
+    /// Maximum bytes of the packets of a recording that is read into memory first.
     pub preload_bytes_max: usize,
 }
 
-/// What becomes of packets of which the recording has only the beginning.
+/// The treatment of packets of which the recording has only the beginning.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cut {
-    /// They get zeros up to the length that they had on the wire.
+    /// They are padded with zeros to their length on the wire.
     Pad,
-    /// They are sent as far as they are there.
+    /// They are sent with the recorded bytes only.
     Keep,
     /// They are not sent.
     Skip,
@@ -68,7 +68,7 @@ pub struct Skipped {
     pub too_short: u64,
     /// Neither Ethernet nor IP without a header.
     pub link_type: u64,
-    /// Cut, and not to be sent so.
+    /// Truncated, and therefore skipped.
     pub cut: u64,
 }
 
@@ -79,22 +79,22 @@ impl Skipped {
     }
 }
 
-/// What has been read and made ready, all rounds together.
+/// Counts of read packets, over all rounds.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Reading {
     /// Packets read: as many as frames and skipped ones.
     pub packets: u64,
     /// Frames made of them.
     pub frames: u64,
-    /// Of these, such as were given zeros at their end.
+    /// Number of padded packets among them.
     pub padded: u64,
     /// Packets not sent.
     pub skipped: Skipped,
-    /// How often the recording was read to its end.
+    /// Number of complete rounds.
     pub rounds: u64,
 }
 
-/// A savefile that is read from the beginning as often as wanted.
+/// A savefile that is read one or more times.
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
@@ -104,7 +104,7 @@ pub struct Recording {
     settings: Settings,
     rewriter: Rewriter,
     reading: Reading,
-    /// Frames made when this round began.
+    /// Number of frames made before this round.
     frames_before: u64,
     has_ended: bool,
     error: Option<ReadError>,
@@ -117,7 +117,7 @@ enum Input {
     Memory {
         packets: Vec<Packet>,
         next: usize,
-        /// Why there are no more in the file.
+        /// Why the file has no more packets.
         error: Option<ReadError>,
     },
 }
@@ -128,7 +128,7 @@ struct Packet {
     link_type: LinkType,
     wire_len: usize,
     recorded_ns: Option<u64>,
-    /// Where its data are among those read.
+    /// The position of its data.
     data: Range<usize>,
 }
 
@@ -137,16 +137,16 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// [`ReadError`] if it cannot be opened or is none.
+    /// [`ReadError`] if it cannot be opened or is not a savefile.
     pub fn open(path: &Path, settings: Settings) -> Result<Self, ReadError> {
         Self::new(Reader::open(path)?, path, settings)
     }
 
-    /// The savefile at `path` that `reader` has just opened. It is opened again for another round only.
+    /// The savefile at `path`, which `reader` has just opened. It is only opened again for another round.
     ///
     /// # Errors
     ///
-    /// [`ReadError`] if it is to be read into memory, and has to be opened again because it is too large.
+    /// [`ReadError`] if it is too large to be read into memory and cannot be opened again.
     pub fn new(reader: Reader, path: &Path, settings: Settings) -> Result<Self, ReadError> {
         let mut recording = Self {
             path: path.to_owned(),
@@ -165,7 +165,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Reads all packets into memory, if there is not too much of them.
+    /// Reads all packets into memory, unless they are too large.
     fn preload(&mut self) -> Result<(), ReadError> {
         let Input::File(reader) = &mut self.input else { return Ok(()) };
         let mut packets = Vec::new();
@@ -185,7 +185,7 @@ impl Recording {
         Ok(())
     }
 
-    /// What has been read so far.
+    /// The counts so far.
     pub fn reading(&self) -> Reading {
         self.reading
     }
@@ -195,8 +195,8 @@ impl Recording {
         self.error
     }
 
-    /// Reads on, and adds a frame to the batch unless the packet is not to be sent; whether there may be
-    /// more.
+    /// Reads the next packet, and adds a frame to the batch unless the packet is skipped. Returns whether there
+    /// may be more.
     fn read(&mut self, batch: &mut Batch) -> Result<bool, ReadError> {
         if self.reading.frames >= self.settings.frames_max {
             return Ok(false);
@@ -264,7 +264,7 @@ impl Recording {
         });
     }
 
-    /// Goes back to the beginning if it is to be read once more.
+    /// Returns to the beginning if another round is required.
     fn begin_round(&mut self) -> Result<bool, ReadError> {
         self.reading.rounds += 1;
         let nothing_there = self.reading.frames == self.frames_before;
@@ -294,7 +294,7 @@ impl Source for Recording {
     }
 }
 
-/// Reads the next packet, and puts its data behind what is in `data`.
+/// Reads the next packet, and appends its data to `data`.
 fn read_packet(reader: &mut Reader, data: &mut Vec<u8>) -> Result<Option<Packet>, ReadError> {
     let Some(record) = reader.next_record()? else { return Ok(None) };
     let start = data.len();
@@ -305,11 +305,11 @@ fn read_packet(reader: &mut Reader, data: &mut Vec<u8>) -> Result<Option<Packet>
     Ok(Some(Packet { link_type, wire_len, recorded_ns, data: start..data.len() }))
 }
 
-/// As many as an interface's frame may have.
+/// The maximum number of bytes of an interface's frame.
 static ZEROS: [u8; PACKET_BYTES_MAX as usize] = [0; PACKET_BYTES_MAX as usize];
 
-/// What comes before a packet of this link type to make a frame of it: an Ethernet header or nothing.
-/// `None` where nothing makes it one.
+/// The header that makes a packet of this link type an Ethernet frame; empty if it is one. `None` if it cannot
+/// be made one.
 fn header_before(link_type: LinkType, data: &[u8], settings: &Settings) -> Option<Header> {
     if link_type == LinkType::ETHERNET {
         return Some(Header::None);
@@ -338,7 +338,7 @@ impl Header {
     }
 }
 
-/// How much longer than others a frame may be that begins so.
+/// Additional bytes allowed for a frame that begins like this.
 fn tag_bytes(frame: &[u8]) -> usize {
     if matches!(frame.get(12..14), Some([0x81, 0x00] | [0x88, 0xa8])) { TAG_BYTES } else { 0 }
 }

@@ -1,7 +1,7 @@
-//! The report: one HTML page with everything that was found, which needs no other file.
+//! The report: one HTML page with all findings, which needs no other file.
 //!
-//! Whether an experiment was simulated or measured makes no difference here: it shows what
-//! [`Findings`] have, part by part, and in front of all a table of what was expected and found.
+//! Simulated and measured experiments are treated alike: the page shows [`Findings`], part by part, after a
+//! table of expected and actual results.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -10,16 +10,16 @@ use crate::experiment::{Claim, Findings, Part, Table, Verdict};
 use crate::machine::Machine;
 use crate::runner::Entry;
 
-/// What stands in a report.
+/// The contents of a report.
 #[derive(Debug, Clone)]
 pub struct Report<'a> {
     /// Its heading.
     pub title: &'a str,
-    /// What was run, under which conditions: a sentence or two.
+    /// The experiments and their conditions, in a sentence or two.
     pub about: &'a str,
     /// The command that makes it again.
     pub command: &'a str,
-    /// The machine, if something was measured.
+    /// The machine, if there were measurements.
     pub machine: Option<&'a Machine>,
     /// The experiments.
     pub entries: &'a [Entry],
@@ -56,7 +56,7 @@ impl Report<'_> {
         self.entries.iter().filter(move |entry| entry.part == part)
     }
 
-    /// How many claims hold, experiment by experiment, and those that do not.
+    /// The number of claims that hold, by experiment, and the claims that do not.
     fn summary(&self) -> Markup {
         let found: Vec<(&Entry, &Findings)> =
             self.entries.iter().filter_map(|entry| Some((entry, entry.outcome.as_ref().ok()?))).collect();

@@ -1,8 +1,8 @@
-//! Runs experiments one after the other and keeps what is finished, so that a run that was interrupted
-//! goes on where it was.
+//! Runs experiments one after the other and stores finished results, so an interrupted run continues where it
+//! stopped.
 //!
-//! In its directory are `results/ID.json` (what was found, and under which conditions), `data/ID/*.csv`
-//! and, once all entries are there, the [report](crate::report).
+//! Its directory contains `results/ID.json` (findings and conditions), `data/ID/*.csv` and, once all entries
+//! exist, the [report](crate::report).
 
 use std::error::Error;
 use std::fmt;
@@ -11,20 +11,21 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use wirecap_units::error::causes;
 
 use crate::experiment::{Effort, Experiment, Findings, Part, Run, RunError, Watch};
 use crate::machine::Machine;
 
-/// Who follows a list of experiments.
+/// An observer of a list of experiments.
 pub trait Audience: Watch {
     /// Experiment number `place` of `count` begins.
     fn begins(&self, place: usize, count: usize, title: &str);
 
-    /// It has ended, in a way that `how` says in a few words.
+    /// It has ended; `how` describes the result in a few words.
     fn ended(&self, how: &str);
 }
 
-/// Under which conditions experiments are run, and where their results are kept.
+/// The conditions of experiments, and the place of their results.
 #[derive(Debug, Clone)]
 pub struct Runner {
     /// Where results are kept.
@@ -33,7 +34,7 @@ pub struct Runner {
     pub effort: Effort,
     /// Where all chance comes from.
     pub seed: u64,
-    /// Whether to run also what has a result already.
+    /// Whether to repeat experiments that already have a result.
     pub again: bool,
 }
 
@@ -46,17 +47,17 @@ pub struct Entry {
     pub title: String,
     /// Where it stands.
     pub part: Part,
-    /// What was found, or why nothing was.
+    /// The findings, or why there are none.
     pub outcome: Result<Findings, String>,
 }
 
-/// Why a list of experiments has not come to its end.
+/// Why a list of experiments was not completed.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum RunnerError {
-    /// The user had enough. What was finished is kept.
+    /// The user interrupted. Finished results are kept.
     Stopped,
-    /// A result could not be kept.
+    /// A result could not be stored.
     Write {
         /// The file.
         path: PathBuf,
@@ -85,7 +86,7 @@ impl Error for RunnerError {
     }
 }
 
-/// A result as it is kept.
+/// A stored result.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     key: String,
@@ -93,12 +94,12 @@ struct Kept {
 }
 
 impl Runner {
-    /// Runs `experiments` in turn, but for those that have a result of the same conditions. One that
-    /// fails does not stop the others: its entry says why.
+    /// Runs `experiments` in turn, except those with a result under the same conditions. An experiment that
+    /// fails does not stop the others; its entry has the reason.
     ///
     /// # Errors
     ///
-    /// When the user has had enough, or a result cannot be written.
+    /// If the user interrupts, or a result cannot be written.
     pub fn run(
         &self,
         experiments: &[Box<dyn Experiment>],
@@ -123,7 +124,7 @@ impl Runner {
         Ok(entries)
     }
 
-    /// Makes the directory, and sees whether something can be written there before anything has taken any time.
+    /// Creates the directory, and checks first whether it is writable.
     fn check_directory(&self) -> Result<(), RunnerError> {
         let probe = self.directory.join("probe");
         let named = |error| match error {
@@ -164,7 +165,7 @@ impl Runner {
             }
             Err(RunError::Stopped) => Err(RunnerError::Stopped),
             Err(RunError::Failed(error)) => {
-                let reason = with_causes(error.as_ref());
+                let reason = causes(error.as_ref());
                 audience.ended(&format!("failed: {reason}"));
                 Ok(Err(reason))
             }
@@ -180,7 +181,7 @@ impl Runner {
     }
 }
 
-/// Writes a file in a directory that is made if need be; whatever happens, wholly or not at all.
+/// Writes a file atomically, in a directory that is created if required.
 ///
 /// # Errors
 ///
@@ -193,15 +194,10 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
         .and_then(|()| fs::write(&unfinished, bytes))
         .and_then(|()| fs::rename(&unfinished, path));
     written.map_err(|source| {
-        // What a full disk had room for.
+        // The part for which a full disk had room.
         let _ = fs::remove_file(&unfinished);
         RunnerError::Write { path: path.to_owned(), source }
     })
-}
-
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(error.source(), |&error| error.source());
-    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 /// What tells this program from one that may find something else: the version does not while it is being
@@ -243,7 +239,7 @@ mod tests {
         fn ended(&self, _how: &str) {}
     }
 
-    /// Counts how often it is run.
+    /// Counts its runs.
     struct Counting {
         id: &'static str,
         fails: bool,
@@ -291,7 +287,7 @@ mod tests {
         Runner { again: true, ..runner(directory.path(), 2) }.run(&experiments, &Silent::default()).unwrap();
         assert_eq!(RUNS.load(Ordering::Relaxed), 3);
         assert_eq!(fs::read_to_string(directory.path().join("data/a/one.csv")).unwrap(), "seed\n2\n");
-        // A result that was cut short is none.
+        // A truncated result is not used.
         fs::write(directory.path().join("results/a.json"), "{\"key\": ").unwrap();
         runner(directory.path(), 2).run(&experiments, &Silent::default()).unwrap();
         assert_eq!(RUNS.load(Ordering::Relaxed), 4);

@@ -1,9 +1,9 @@
-//! Traffic models: who sends how much when, from a seed.
+//! Traffic models: times, flows and lengths of packets, from a seed.
 //!
-//! A [`Model`] gives a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's addresses
-//! and ports ([`Flows::five_tuple`]) decide by [`Rss`] which receive queue it comes to, as on a NIC, so
-//! that few large flows or bursts of one flow load the queues unevenly, for a long time or a short one
-//! (WireCAP, section 2.2 and Figure 3). The simulator takes the times, live senders make frames of them.
+//! A [`Model`] produces a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's addresses
+//! and ports ([`Flows::five_tuple`]) determine its receive queue by [`Rss`], as on a NIC, so few large flows or
+//! bursts of one flow load the queues unevenly, for a long or a short time (WireCAP, section 2.2 and Figure 3).
+//! The simulator uses the times; live senders make frames.
 //!
 //! ```
 //! use wirecap_lab::traffic::{HashKey, Model, Rss};
@@ -18,9 +18,10 @@
 //! println!("packets per queue: {packets:?}");
 //! ```
 //!
-//! Same seed, same stream, on every machine and in every version: chance is the engine's own
-//! [`Random`](wirecap::sim::Random) (the `rand` crates do not promise that of their distributions), and
-//! logarithms and powers are those of the `libm` crate, since the system's differ in the last bit.
+//! The same seed gives the same stream on every machine and in every version: random numbers are from the
+//! engine's own [`Random`](wirecap::sim::Random) (the `rand` crates do not guarantee this for their
+//! distributions), and logarithms and powers from the crate `libm`, because the system's functions differ in
+//! the last bit.
 
 mod chance;
 mod five_tuple;
@@ -43,10 +44,10 @@ pub use standard::{
     PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
 };
 
-/// A packet on its way to the NIC.
+/// A packet that arrives at the NIC.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Arrival {
-    /// When it arrives, in nanoseconds from the start. Times never descend.
+    /// Its arrival time, in nanoseconds from the start. Times never decrease.
     pub time_ns: u64,
     /// Number of its flow; [`Flows::five_tuple`] has its addresses and ports.
     pub flow: u32,
@@ -54,60 +55,60 @@ pub struct Arrival {
     pub frame_bytes: u16,
 }
 
-/// How flows and packets follow each other.
+/// The pattern of flows and packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Pattern {
-    /// Packets of all flows alike, each at any time: the even load that the others are compared with.
+    /// Packets of all flows with equal probability at random times: the even load with which the others are
+    /// compared.
     Even,
     /// As [`Even`](Self::Even), but four packets of five belong to one flow.
     HotFlow,
-    /// Flows whose sizes and paces are heavy-tailed: many mice, few elephants, which come and go. Their
-    /// packets come in short trains.
+    /// Flows with heavy-tailed sizes and rates: many mice, few elephants, which start and end. Their packets
+    /// arrive in short trains.
     HeavyTailed,
-    /// Bursts of one flow each, of heavy-tailed length and ten times as fast as the mean rate, with
-    /// silence between them.
+    /// Bursts of one flow each, of heavy-tailed length, at ten times the mean rate, with pauses between them.
     Bursts,
-    /// The standard trace: what the WireCAP paper tells of its traffic (section 2.2). 5,000,000 packets
-    /// in 32 s, on six queues by the standard key. Rate, flows and packets are its own.
+    /// The standard trace: traffic as described in the WireCAP paper (section 2.2). 5,000,000 packets in 32 s,
+    /// on six queues with the standard key. It has a fixed rate, fixed flows and a fixed number of packets.
     Standard,
 }
 
-/// What is to be sent. Set the fields that matter, take the others from [`Model::new`].
+/// A traffic model. Set the required fields, and take the others from [`Model::new`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Model {
-    /// How flows and packets follow each other.
+    /// The pattern of flows and packets.
     pub pattern: Pattern,
     /// Same seed, same stream.
     pub seed: u64,
-    /// Packets per second in the mean.
+    /// Mean packets per second.
     pub per_second: u64,
-    /// Number of flows, or of those at the same time if they come and go.
+    /// Number of flows; if flows start and end, the number of concurrent ones.
     pub flows: u32,
-    /// Lengths of frames, drawn by chance.
+    /// Lengths of frames, selected at random.
     pub sizes: Sizes,
     /// Where the stream ends.
     pub packets: u64,
 }
 
 impl Model {
-    /// This pattern at 100,000 packets per second, in 256 flows, with lengths of the simple Internet
-    /// mix, without end.
+    /// This pattern at 100,000 packets per second, in 256 flows, with lengths of the simple Internet mix,
+    /// unlimited.
     pub fn new(pattern: Pattern, seed: u64) -> Self {
         let sizes = if pattern == Pattern::Standard { standard::sizes() } else { Sizes::imix() };
         Self { pattern, seed, per_second: 100_000, flows: 256, sizes, packets: u64::MAX }
     }
 
-    /// The standard trace. The paper's seed is not known; the lab's is 1.
+    /// The standard trace. The lab's seed is 1.
     pub fn standard(seed: u64) -> Self {
         Self::new(Pattern::Standard, seed)
     }
 
-    /// The stream that this model means.
+    /// The stream of this model.
     ///
     /// # Panics
     ///
-    /// If there are no flows or no packets per second.
+    /// If the number of flows or the rate is 0.
     pub fn stream(&self) -> Stream {
         assert!(self.flows > 0 && self.per_second > 0, "a model without flows or packets never sends");
         let (flows, arrivals): (_, Box<dyn Iterator<Item = Arrival> + Send>) = match self.pattern {
@@ -137,7 +138,7 @@ impl Stream {
         self.flows
     }
 
-    /// What each queue of `rss` gets of those before `end`, for the simulator.
+    /// The arrivals before `end` at each queue of `rss`, for the simulator.
     pub fn arrivals_by_queue(self, rss: &Rss, end: Duration) -> Vec<Arrivals> {
         let mut queues = self.flows.queues(rss);
         let mut times = vec![Vec::new(); rss.queue_count() as usize];
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_means_the_same_stream_for_ever() {
+    fn a_seed_gives_the_same_stream_in_every_version() {
         let digests = PATTERNS.map(|pattern| digest(arrivals(pattern, 100_000)));
         let expected = [
             0xe2c3_5290_2096_f53c,
@@ -286,7 +287,7 @@ mod tests {
         assert_eq!(by_queue.len(), 4);
     }
 
-    /// What is published of the trace, see `standard`.
+    /// The published properties of the trace, see `standard`.
     #[test]
     fn the_standard_trace_has_the_papers_features() {
         let stream = Model::standard(1).stream();

@@ -2,6 +2,7 @@
 
 mod capturing;
 mod changing;
+mod doctor;
 mod forwarding;
 mod skewed;
 mod trouble;
@@ -78,6 +79,8 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "link down/up", core: false, run: trouble::flap },
     Check { name: "set_link", core: false, run: trouble::set_link },
     Check { name: "reset", core: true, run: trouble::reset },
+    // It leaves changed settings; the next check binds the driver again, which restores its defaults.
+    Check { name: "doctor", core: false, run: doctor::finds_and_fixes },
     Check { name: "unbind, bind", core: false, run: trouble::rebind },
 ];
 

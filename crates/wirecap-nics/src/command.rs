@@ -20,7 +20,7 @@ use crate::frames::Frames;
 /// How long a program may take for anything in a slow virtual machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The exit status of a command whose ledger is not lossless.
+/// The exit status of a command whose ledger is not lossless, and of `doctor` if it has findings.
 const NOT_LOSSLESS: i32 = 3;
 
 /// The `wirecap` command of this build.
@@ -138,7 +138,7 @@ impl Running {
         if let Some(listener) = self.listener.take() {
             listener.join().expect("a listener");
         }
-        // What is not lossless is judged by the ledger.
+        // What is not lossless is judged by the ledger, and findings are what `doctor` is asked for.
         if !status.success() && status.code() != Some(NOT_LOSSLESS) {
             return Err(format!("{status}: {}", self.said()).into());
         }

@@ -34,7 +34,7 @@ fn system_library() -> std::path::PathBuf {
 }
 
 #[test]
-fn everything_that_the_system_s_library_exports_is_exported() {
+fn all_symbols_of_the_systems_library_are_exported() {
     let (theirs, mut ours) = (exports(&system_library()), exports(&built()));
     assert!(theirs.len() > 90, "{theirs:?}");
     assert_eq!(ours.remove("wirecap_pcap_drop_in"), Some(Some(1)));

@@ -1,12 +1,15 @@
 #!/bin/sh
-# tcpdump under Debian's AppArmor profile, on wirecap's libpcap. For a machine whose kernel has AppArmor, as root, after
-# `make pcap install-pcap` with the library where the profile does not allow it (the default PREFIX).
+# confined.sh [TREE]: tcpdump under Debian's AppArmor profile, on wirecap's libpcap, as root. It changes the profile and the
+# configuration of the machine: `make confined` runs it in the virtual machine of `make nics`. TREE is where install-pcap has
+# put its files (DESTDIR), which are copied into place first.
 set -eu
 say() { echo "ok: $1"; }
 fail() { echo "failed: $1"; exit 1; }
-[ -d /sys/kernel/security/apparmor ] || { echo "SKIP: this kernel has no AppArmor"; exit 0; }
+skip() { echo "SKIP: $1"; [ -z "${WIRECAP_NO_SKIP:-}" ] || exit 1; exit 0; }
+[ -d /sys/kernel/security/apparmor ] || skip "this kernel has no AppArmor"
 profile=/etc/apparmor.d/usr.bin.tcpdump
-[ -e "$profile" ] || { echo "SKIP: tcpdump's profile is not installed"; exit 0; }
+[ -e "$profile" ] || skip "tcpdump's profile is not installed"
+[ -z "${1:-}" ] || cp -a "$1/." /
 local=/etc/apparmor.d/local/usr.bin.tcpdump
 device=conf0
 ip link add $device type veth peer name conf1
@@ -14,7 +17,8 @@ trap 'ip link del $device; [ ! -e "$local.kept" ] || mv "$local.kept" "$local"; 
 ip link set $device up
 ip link set conf1 up
 cp "$local" "$local.kept" 2>/dev/null || : > "$local.kept"
-capture() { timeout -s INT 2 wirecap-pcap "$@" tcpdump -ni $device -c 1 2>&1 || :; }
+# A user to change to is not on every machine.
+capture() { timeout -s INT 5 wirecap-pcap "$@" tcpdump -Z root -ni $device -c 1 2>&1 || :; }
 
 # Without the abstraction the loader takes the system's library, and it is said.
 : > "$local"

@@ -1,4 +1,4 @@
-//! What a handle costs that is not read.
+//! What a handle costs.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn a_handle_uses_no_more_resources_than_requested() {
 }
 
 #[test]
-fn opening_takes_no_longer_where_the_host_has_many_routes_and_interfaces() {
+fn opening_time_does_not_depend_on_the_hosts_routes_and_interfaces() {
     if !privileged() {
         return;
     }
@@ -68,17 +68,42 @@ fn opening_takes_no_longer_where_the_host_has_many_routes_and_interfaces() {
     assert!(crowded < before * 2 + 20_000, "{before} us, in a crowd {crowded} us");
 }
 
+/// What the program prints on one library, for so many packets with so many microseconds between them.
+fn wake_ups(program: &Path, library: Library, engine: &str, packets: [&str; 2], mode: &str) -> String {
+    let bed = Bed::new();
+    let mut command = bed.command(program, library);
+    let output = bed.run(command.args(["a1", "a0"]).args(packets).arg(mode).env("WIRECAP_ENGINE", engine));
+    eprint!("{library:?} {engine} {mode} {packets:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{library:?} {engine}: {}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
 #[test]
 fn a_handle_that_is_never_read_costs_no_wake_up() {
     if !privileged() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let program = compile("unread.c", folder.path(), &[]);
+    let program = compile("wakeups.c", folder.path(), &[]);
     for library in [Library::System, Library::DropIn] {
-        let bed = Bed::new();
-        let output = bed.run(bed.command(&program, library).args(["a1", "a0"]));
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert_eq!(told, "threads 1\nwoken 0\nreceived 1\n", "{library:?}: {}", said(&output));
+        let printed = wake_ups(&program, library, "packet", ["2000", "500"], "unread");
+        assert_eq!(printed, "threads 1\nwoken 0\nreceived 1\n", "{library:?}");
+    }
+}
+
+#[test]
+fn a_reader_wakes_no_more_often_than_packets_and_timeouts_require() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("wakeups.c", folder.path(), &[]);
+    for packets in [["2000", "500"], ["20", "100000"]] {
+        let theirs = wake_ups(&program, Library::System, "", packets, "read");
+        assert_eq!(theirs, "read 1\nwoken too often 0\n");
+        for engine in ["packet", "xdp"] {
+            let ours = wake_ups(&program, Library::DropIn, engine, packets, "read");
+            assert_eq!(ours, theirs, "{engine} {packets:?}");
+        }
     }
 }

@@ -162,7 +162,7 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
 }
 
 #[test]
-fn without_the_word_handles_know_nothing_of_each_other() {
+fn handles_without_the_group_setting_are_independent() {
     if privileged() {
         let text = threads(&["a1", "a1"], &[], 200);
         assert!(text.contains("total 360 received 360 dropped 0\n"), "{text}");

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use flate2::write::GzEncoder;
-use wirecap_savefile::Sink;
+use wirecap_savefile::{Format, Sink};
 use zeekstd::SeekTable;
 
 /// A file's compression.
@@ -30,6 +30,18 @@ impl Compression {
             Some("zst") => Self::Zstandard,
             _ => Self::None,
         }
+    }
+}
+
+/// The format that a file name's extension says, without that of the compression: pcap for `.pcap`, else pcapng.
+pub fn format_of(path: &Path) -> Format {
+    let plain = match Compression::of(path) {
+        Compression::None => path.to_owned(),
+        _ => path.with_extension(""),
+    };
+    match plain.extension().and_then(|extension| extension.to_str()) {
+        Some("pcap") => Format::Pcap,
+        _ => Format::Pcapng,
     }
 }
 

@@ -24,7 +24,7 @@ mod recording;
 mod store;
 mod writer;
 
-pub use compression::{CompressedSink, Compression};
+pub use compression::{CompressedSink, Compression, format_of};
 pub use cut::{CutRules, Cutter, Period};
 pub use files::refuse_busy;
 pub use launch::{Commands, Launch};

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_cannot_be_are_refused() {
+    fn invalid_patterns_are_rejected() {
         for bad in ["%Q", "%", "d%H/file", "/"] {
             Pattern::new(Path::new(bad), Numbering::Pattern).expect_err(bad);
         }

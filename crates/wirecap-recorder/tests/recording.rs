@@ -572,7 +572,7 @@ fn files_of_another_user_in_a_directory_for_all_are_not_of_the_set() {
 }
 
 #[test]
-fn a_ring_of_compressed_names_goes_on_after_a_process_that_was_killed() {
+fn a_ring_of_compressed_files_continues_after_a_killed_process() {
     let folder = tempfile::tempdir().unwrap();
     let pattern = Pattern::new(&folder.path().join("t.gz"), Numbering::Ring(3)).unwrap();
     fs::write(folder.path().join("t.gz1.part"), "incomplete").unwrap();

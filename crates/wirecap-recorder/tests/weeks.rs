@@ -104,7 +104,7 @@ fn hourly() -> CutRules {
 }
 
 #[test]
-fn half_a_year_of_hours_has_a_file_each_and_remembers_no_more_than_are_kept() {
+fn half_a_year_of_hourly_files_uses_memory_only_for_kept_files() {
     const BEGIN: u64 = 1_700_000_000 / DAY * DAY;
     let times = || (BEGIN..BEGIN + 180 * DAY).step_by(600);
     // Two hours of the same name are one period of the local clock.

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_compressed_file_is_refused_by_its_name() {
+    fn a_compressed_file_is_rejected_by_its_name() {
         for (head, name) in [(&GZIP[..], "gzip"), (&ZSTANDARD[..], "Zstandard")] {
             let error = Reader::new(head).expect_err("nothing decompresses it");
             assert!(matches!(error, ReadError::Source { offset: 0, .. }), "{error:?}");

@@ -544,7 +544,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_goes_on_when_there_is_room_again() {
+    fn a_writer_continues_when_there_is_room_again() {
         for format in FORMATS {
             for takes_back in [true, false] {
                 for room in [0, 10, 500, 1234, 2345] {
@@ -626,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn pcap_ends_in_2106_with_an_error_and_pcapng_goes_on() {
+    fn pcap_ends_in_2106_with_an_error_and_pcapng_continues() {
         let last = u64::from(u32::MAX) * 1_000_000_000 + 999_999_999;
         for (format, nanos, holds) in
             [(Format::Pcap, last, true), (Format::Pcap, last + 1, false), (Format::Pcapng, last + 1, true)]

@@ -1,4 +1,4 @@
-//! What the senders reach on this machine, into a receiver that drops everything.
+//! Measures the senders' rates on this machine, to a receiver that drops everything.
 //!
 //! Run it alone: `cargo run --release -p wirecap-testbed --example rates`
 

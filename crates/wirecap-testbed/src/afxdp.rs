@@ -1,6 +1,6 @@
-//! A sender on AF_XDP: any bytes, on a chosen queue.
+//! A sender on AF_XDP: any bytes, on a selected queue.
 //!
-//! It shares no code with the engine, on purpose: it is the judge, not the judged.
+//! It deliberately shares no code with the engine, because tests compare the engine with it.
 
 use std::io;
 use std::thread;
@@ -12,11 +12,11 @@ use rustix::net::{SendFlags, send};
 use crate::sys::{CELL_BYTES, XdpTxSocket};
 use crate::{Interface, SendError, SetupError};
 
-/// Cells of a frame are handed over together with those of about so many others.
+/// Number of cells that are handed over together.
 const CELLS_PER_KICK: usize = 64;
-/// How long the kernel may hold all cells before the interface is given up.
+/// Maximum time for which the kernel may hold all cells; then sending fails.
 const STALL_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a queue may stay busy.
+/// Maximum time for which a queue may stay busy.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Sends frames of any content and length on a queue of an interface. Frames sent on queue k of a
@@ -35,7 +35,7 @@ impl AfXdpSender {
     ///
     /// # Errors
     ///
-    /// [`SetupError`] if the queue does not exist or is taken, or the privilege is missing.
+    /// [`SetupError`] if the queue does not exist or is in use, or the privilege is missing.
     pub fn on(interface: &Interface, queue: u32) -> Result<Self, SetupError> {
         let several_cells = interface.frame_bytes_max() > CELL_BYTES;
         let open = || XdpTxSocket::open(interface.index, queue, several_cells);
@@ -52,7 +52,7 @@ impl AfXdpSender {
     ///
     /// [`SendError`] if the frame is empty or too long for the interface, or it is down.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
-        // Four bytes more for a VLAN tag.
+        // Four additional bytes for a VLAN tag.
         if frame.is_empty() || frame.len() > self.interface.frame_bytes_max() + 4 {
             return Err(self.socket_error(frame.len(), Errno::MSGSIZE));
         }
@@ -64,16 +64,16 @@ impl AfXdpSender {
         if self.socket.unpublished() >= CELLS_PER_KICK { self.kick(frame.len()) } else { Ok(()) }
     }
 
-    /// Waits until the kernel is done with all frames taken so far.
+    /// Waits until the kernel has completed all frames taken so far.
     ///
     /// # Errors
     ///
-    /// [`SendError`] if the interface is down or the kernel takes no more.
+    /// [`SendError`] if the interface is down or the kernel accepts no more frames.
     pub fn flush(&mut self) -> Result<(), SendError> {
         self.flush_until(|socket| socket.in_flight() == 0, 0)
     }
 
-    /// Has the kernel take all frames taken so far, and does not wait until it is done with them.
+    /// Hands all frames taken so far to the kernel, without waiting for their completion.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl AfXdpSender {
         self.sent
     }
 
-    /// Makes the kernel send until the socket is as wanted.
+    /// Calls the kernel to send until the socket is in the required state.
     fn flush_until(
         &mut self,
         is_done: impl Fn(&XdpTxSocket) -> bool,
@@ -104,15 +104,14 @@ impl AfXdpSender {
         Ok(())
     }
 
-    /// Publishes what was pushed, lets the kernel send some of it, and takes back the cells it is
-    /// done with.
+    /// Publishes the pushed frames, lets the kernel send some of them, and takes back completed cells.
     fn kick(&mut self, frame_bytes: usize) -> Result<(), SendError> {
         self.socket.publish();
         let kicked = send(self.socket.fd(), &[], SendFlags::DONTWAIT);
         self.socket.reclaim();
         match kicked {
-            // EAGAIN: there is more to send. EBUSY: a frame was lost at the peer's ring, or the
-            // queue is momentarily locked. ENOBUFS: no memory for a moment.
+            // EAGAIN: more frames remain. EBUSY: a frame was lost at the peer's ring, or the queue is
+            // momentarily locked. ENOBUFS: no memory at the moment.
             Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS) => Ok(()),
             Err(errno) => Err(self.socket_error(frame_bytes, errno)),
         }
@@ -123,7 +122,7 @@ impl AfXdpSender {
     }
 }
 
-/// A queue stays busy after its last socket was closed: for some milliseconds, on a busy machine longer.
+/// A queue stays busy for some milliseconds after its last socket was closed, on a busy machine longer.
 fn retry_while_busy<T>(open: impl Fn() -> io::Result<T>) -> io::Result<T> {
     let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {

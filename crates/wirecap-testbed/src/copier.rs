@@ -1,6 +1,6 @@
-//! A sender of any frames from inside the kernel: an XDP program copies them out of a map, and test runs
-//! of it send them. As fast as the [`Generator`](crate::Generator) within a third, and as particular about
-//! queues and receivers.
+//! A sender of any frames inside the kernel: an XDP program copies them from a map, and test runs of the
+//! program send them. Its rate is within a third of the [`Generator`](crate::Generator)'s, and it has the same
+//! restrictions on queues and receivers.
 
 use std::os::fd::AsFd;
 
@@ -14,24 +14,24 @@ use crate::sys::Mapping;
 use crate::traffic::GENERATED_BYTES_MAX;
 use crate::{Interface, Namespace, SendError, SetupError};
 
-/// Frames are handed to the kernel in pages, memory that the program has as values of a map.
+/// Frames are passed to the kernel in pages: memory that the program accesses as values of a map.
 const PAGE_BYTES: usize = 16 << 10;
 const PAGES: usize = 64;
 /// Each frame has its length before it; a length of 0 ends a page.
 const LENGTH_BYTES: usize = 2;
-/// The last place in a page where a frame may begin, whatever its length.
+/// The last offset in a page at which a frame of any length may begin.
 const START_MAX: usize = PAGE_BYTES - 2 * LENGTH_BYTES - FRAME_BYTES_MAX;
 const FRAME_BYTES_MIN: usize = 14;
 const FRAME_BYTES_MAX: usize = GENERATED_BYTES_MAX;
 /// Frames between two flushes: fewer are slower, more overflow a veth's ring.
 const BATCH_FRAMES: u32 = 64;
 
-/// What the program knows of its work: the value of an array of one, shared with user space between runs.
+/// The program's state: the value of an array with one entry, shared with user space between runs.
 mod state {
-    /// The page, and where in it the next frame's length stands.
+    /// The page, and the offset of the next frame's length in it.
     pub(super) const PAGE: i16 = 0;
     pub(super) const START: i16 = 8;
-    /// Number of frames that could not be made of their copies.
+    /// Number of frames that could not be made from their copies.
     pub(super) const NOT_MADE: i16 = 16;
     /// Number of frames sent or not made.
     pub(super) const TAKEN: i16 = 24;
@@ -46,12 +46,12 @@ pub struct KernelSender {
     program: Program,
     state: Map,
     pages: Mapping,
-    /// Where the next frame goes.
+    /// The position of the next frame.
     page: usize,
     start: usize,
     waiting_frames: u32,
     sent: u64,
-    /// Whether the calling thread is where it must be.
+    /// Whether the calling thread is on the right CPU and in the right namespace.
     is_placed: bool,
     _residence: Option<(Link, Namespace)>,
 }
@@ -92,12 +92,12 @@ impl KernelSender {
     pub const FRAME_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
     /// Takes a frame, Ethernet header included, and sends it together with others: see
-    /// [`flush`](Self::flush). All frames must be sent from one thread, which is bound to a CPU and moved
-    /// to the interface's namespace by it.
+    /// [`flush`](Self::flush). All frames must be sent from one thread; the first call binds it to a CPU and
+    /// moves it to the interface's namespace.
     ///
     /// # Errors
     ///
-    /// [`SendError`] if the frame is too short or too long, or the kernel refuses to go on.
+    /// [`SendError`] if the frame is too short or too long, or the kernel does not continue.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
         if !(FRAME_BYTES_MIN..=FRAME_BYTES_MAX.min(self.interface.frame_bytes_max() + 4))
             .contains(&frame.len())
@@ -117,7 +117,7 @@ impl KernelSender {
         self.pages.write(at, &(frame.len() as u16).to_ne_bytes());
         self.pages.write(at + LENGTH_BYTES, frame);
         self.start += (LENGTH_BYTES + frame.len()).next_multiple_of(2);
-        // The end of the page, unless another frame comes.
+        // The end of the page, unless another frame follows.
         self.pages.write(self.page * PAGE_BYTES + self.start, &[0; LENGTH_BYTES]);
         self.waiting_frames += 1;
         self.sent += 1;
@@ -128,7 +128,7 @@ impl KernelSender {
     ///
     /// # Errors
     ///
-    /// [`SendError`] if the kernel refuses to go on, or some frames could not be made.
+    /// [`SendError`] if the kernel does not continue, or some frames could not be made.
     pub fn flush(&mut self) -> Result<(), SendError> {
         if !self.is_placed {
             self.interface
@@ -141,7 +141,7 @@ impl KernelSender {
         if self.waiting_frames > 0 {
             let not_made = self.run().map_err(|source| SendError::Program { source })?;
             if not_made > 0 {
-                // The queue is the CPU's.
+                // The CPU determines the queue.
                 let queue = self.cpu % self.interface.queue_count;
                 return Err(SendError::NotMade { queue, frames: not_made });
             }
@@ -155,7 +155,7 @@ impl KernelSender {
         self.sent
     }
 
-    /// Sends what waits; the number of frames that could not be made.
+    /// Sends the waiting frames. Returns the number of frames that could not be made.
     fn run(&mut self) -> Result<u64, BpfError> {
         self.state.update(0, &[0; state::BYTES as usize])?;
         let mut taken = 0;
@@ -183,7 +183,7 @@ impl KernelSender {
 
 /// The program. It runs on copies of a template as long as the longest frame.
 ///
-/// `R6` holds the context, `R7` the state, `R8` the page, `R9` a place in it and then a length.
+/// `R6` has the context, `R7` the state, `R8` the page, `R9` an offset in it and then a length.
 fn copy(ifindex: u32, state: &impl AsFd, pages: &impl AsFd) -> Result<Vec<Insn>, AsmError> {
     let mut asm = Assembler::new();
     let (failed, found) = (asm.label(), asm.label());
@@ -193,14 +193,14 @@ fn copy(ifindex: u32, state: &impl AsFd, pages: &impl AsFd) -> Result<Vec<Insn>,
     asm.load(Double, R9, R7, state::START);
     load_length(&mut asm, failed);
     asm.jump_if(R2, Ne, 0, found);
-    // The page has ended: the next one begins.
+    // The page is finished: continue with the next one.
     asm.load(Double, R1, R7, state::PAGE).add(R1, 1).store(Double, R7, state::PAGE, R1);
     find_page(&mut asm, pages, failed);
     asm.mov(R9, 0);
     load_length(&mut asm, failed);
     asm.bind(found).jump_if(R9, Gt, START_MAX as i32, failed);
     asm.jump_if(R2, Lt, FRAME_BYTES_MIN as i32, failed).jump_if(R2, Gt, FRAME_BYTES_MAX as i32, failed);
-    // Where the next one begins, at an even place.
+    // The start of the next one, at an even offset.
     asm.mov(R1, R9).add(R1, R2).add(R1, LENGTH_BYTES as i32 + 1).and(R1, !1);
     asm.store(Double, R7, state::START, R1);
     asm.add(R8, R9).add(R8, LENGTH_BYTES as i32).mov(R9, R2);
@@ -222,7 +222,7 @@ fn find_page(asm: &mut Assembler, pages: &impl AsFd, failed: Label) {
     asm.jump_if(R0, Eq, 0, failed).mov(R8, R0);
 }
 
-/// `R2` = the length at the place in `R9`, which is checked to be one where a frame may begin or a page end.
+/// `R2` = the length at the offset in `R9`, which is checked to be valid for a frame or the end of a page.
 fn load_length(asm: &mut Assembler, failed: Label) {
     asm.jump_if(R9, Gt, (PAGE_BYTES - LENGTH_BYTES) as i32, failed);
     asm.mov(R1, R8).add(R1, R9).load(Half, R2, R1, 0);
@@ -235,7 +235,7 @@ mod tests {
     use super::*;
     use crate::{Counters, PacketReceiver, VethPair, pass_program, privileged};
 
-    /// Frames of this many lengths, all bytes of which say which one it is.
+    /// Frames of this many lengths; all bytes of a frame identify it.
     fn frames(count: usize) -> Vec<Vec<u8>> {
         let length = |number: usize| match number % 5 {
             0 => 60,
@@ -246,7 +246,7 @@ mod tests {
         };
         let frame = |number: usize| {
             let mut frame = vec![number as u8 ^ (number >> 8) as u8; length(number)];
-            // An Ethernet type that no protocol takes offence at.
+            // An Ethernet type that no protocol processes.
             frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5]);
             frame
         };
@@ -264,7 +264,7 @@ mod tests {
         let mut receiver = PacketReceiver::on(&pair.receiver).expect("a receiver");
         let mut counters = Counters::of(&pair.sender).expect("counters");
         let mut sender = KernelSender::on(&pair.sender, 0).expect("a sender");
-        // Fewer at a time than the veth's ring holds, and more in all than there are pages for.
+        // Fewer at a time than the veth's ring holds, and in total more than the pages hold.
         let frames = frames(3_000);
         std::thread::scope(|scope| {
             let sending = scope.spawn(|| {

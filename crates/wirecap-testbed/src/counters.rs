@@ -1,7 +1,7 @@
-//! What the kernel counted on an interface: independent of sender and capture.
+//! The kernel's counters of an interface, which are independent of sender and capture.
 //!
-//! A veth counts in three places. The interface's own counters hold what its stack sent and got. A
-//! receive queue that runs an XDP program counts on the *receiving* end (`rx_queue_N_...`). Frames
+//! A veth counts in three places. The interface's own counters have the packets that its stack sent and
+//! received. A receive queue that runs an XDP program counts on the *receiving* end (`rx_queue_N_...`). Frames
 //! that arrive there as XDP frames count once more on the *sending* end (`tx_queue_N_xdp_xmit`).
 
 use std::collections::BTreeMap;
@@ -12,27 +12,27 @@ use std::os::fd::OwnedFd;
 use crate::interface::control_socket;
 use crate::{Interface, SetupError, sys};
 
-/// The counters of one interface, which start at their values when this was made.
+/// The counters of one interface, relative to their values when this was created.
 #[derive(Debug)]
 pub struct Counters {
     interface: Interface,
     socket: OwnedFd,
-    /// /proc/net/dev of the interface's namespace, in which it was opened.
+    /// /proc/net/dev, opened in the interface's namespace.
     device_table: File,
     start: Snapshot,
 }
 
-/// Values of an interface's counters, or how much they grew.
+/// Values of an interface's counters, or their growth.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Packets received; on a veth with XDP also those that the program dropped or redirected.
+    /// Packets received; on a veth with XDP including packets that the program dropped or redirected.
     pub rx_packets: u64,
-    /// Packets lost on their way in.
+    /// Packets lost on reception.
     pub rx_dropped: u64,
     /// Packets sent.
     pub tx_packets: u64,
-    /// Packets lost on their way out: on a veth, those that the peer's ring had no room for.
+    /// Packets lost on transmission: on a veth, packets for which the peer's ring had no room.
     pub tx_dropped: u64,
     /// The receive queues of a veth end that has an XDP program.
     pub rx_queues: Vec<RxQueueCounts>,
@@ -40,7 +40,7 @@ pub struct Snapshot {
     pub tx_queues: Vec<TxQueueCounts>,
 }
 
-/// Declares a queue's counters: the fields bear the kernel's names, which stand in its statistics as
+/// Declares a queue's counters. The fields have the kernel's names, which its statistics list as
 /// `rx_queue_N_FIELD` or `tx_queue_N_FIELD`.
 macro_rules! queue_counters {
     ($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident),* $(,)? }) => {
@@ -64,15 +64,15 @@ macro_rules! queue_counters {
 queue_counters! {
     /// What a veth end's receive queue counted while it had an XDP program (zeros before).
     RxQueueCounts {
-        /// Frames that reached the program: the sum of all below, and of those it passed.
+        /// Frames that reached the program: the sum of the counters below and of passed frames.
         xdp_packets,
         /// Bytes in these frames.
         xdp_bytes,
-        /// Frames that a redirect succeeded for.
+        /// Frames that were redirected.
         xdp_redirect,
         /// Frames that the program dropped.
         xdp_drops,
-        /// Frames that the program sent back.
+        /// Frames that the program sent back (XDP_TX).
         xdp_tx,
         /// Frames lost because a redirect failed.
         drops,
@@ -80,11 +80,11 @@ queue_counters! {
 }
 
 queue_counters! {
-    /// What a veth end's transmit queue counted of XDP frames.
+    /// The counters of XDP frames of a veth end's transmit queue.
     TxQueueCounts {
         /// Frames put on the peer's ring.
         xdp_xmit,
-        /// Frames that the peer's ring had no room for.
+        /// Frames for which the peer's ring had no room.
         xdp_xmit_errors,
     }
 }
@@ -110,7 +110,7 @@ impl Counters {
         Ok(counters)
     }
 
-    /// The counters' growth since this was made or last restarted.
+    /// The counters' growth since this was created or last restarted.
     ///
     /// # Errors
     ///
@@ -119,7 +119,7 @@ impl Counters {
         Ok(self.now()?.since(&self.start))
     }
 
-    /// Starts to count from now on.
+    /// Restarts counting.
     ///
     /// # Errors
     ///
@@ -129,7 +129,7 @@ impl Counters {
         Ok(())
     }
 
-    /// The counters' values, counted since the interface exists.
+    /// The counters' values since the interface was created.
     ///
     /// # Errors
     ///
@@ -171,16 +171,16 @@ impl Snapshot {
     }
 
     /// Frames handed to the interface in any way: sent, or lost at the peer's ring. On a veth's
-    /// sending end, exact as soon as the receiving queues have run dry.
+    /// sending end, exact as soon as the receiving queues are empty.
     pub fn handed_over(&self) -> u64 {
         self.tx_packets + self.tx_dropped
     }
 
-    /// How much each counter grew since `earlier`.
+    /// The growth of each counter since `earlier`.
     ///
     /// # Panics
     ///
-    /// If one is less than it was: the two are not of one interface, or are in the wrong order.
+    /// If a counter has decreased: the two are not of the same interface, or are in the wrong order.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let rx_earlier = earlier.rx_queues.iter().copied().chain(std::iter::repeat(RxQueueCounts::default()));
@@ -197,7 +197,7 @@ impl Snapshot {
 }
 
 impl RxQueueCounts {
-    /// Frames that the program passed to the stack, which the kernel does not count by themselves.
+    /// Frames that the program passed to the stack, which the kernel does not count separately.
     pub fn passed(&self) -> u64 {
         self.xdp_packets - self.xdp_redirect - self.xdp_drops - self.xdp_tx - self.drops
     }
@@ -215,7 +215,7 @@ fn device_columns(table: &str, name: &str) -> Option<[u64; 16]> {
     numbers.try_into().ok()
 }
 
-/// Gathers the statistics `PREFIX_N_NAME` of queues 0, 1, ... as long as there are any.
+/// Collects the statistics `PREFIX_N_NAME` of queues 0, 1, ... as far as they exist.
 fn queue_counts<T>(
     statistics: &BTreeMap<String, u64>,
     prefix: &str,

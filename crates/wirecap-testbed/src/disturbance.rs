@@ -1,9 +1,11 @@
-//! How far others disturb a run: a test of loss on a shared machine needs a reason to be repeated that is not the loss.
+//! Measures how much a run is disturbed: on a shared machine, a test of loss may be repeated only for a reason other
+//! than the loss.
 //!
-//! A [`Watch`] measures, from outside the engine, what takes processor time from workers and senders: how long their
-//! threads were ready to run and waited for a processor (`/proc/PID/task/TID/schedstat`), how long the host of this
-//! machine kept processors for others (steal in `/proc/stat`), and the longest gap in which a processor left a
-//! thread waiting that had just become ready. [`repeat_if_disturbed`] repeats a failed run only with such evidence.
+//! A [`Watch`] measures, from outside the engine, what takes processor time from workers and senders: the time in
+//! which their threads were ready to run and waited for a processor (`/proc/PID/task/TID/schedstat`), the time in
+//! which the host of this machine used the processors for others (steal in `/proc/stat`), and the longest time for
+//! which a thread that had just become ready waited for a processor (gap). [`repeat_if_disturbed`] repeats a failed
+//! run only with such evidence.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,8 +21,8 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-// Measured on two virtual processors whose host keeps 0 to 34 % of their time for others: the loads of `tests/group/skew.rs`
-// for 8 and 20 s each (36 runs, nothing else on the machine). Sorted by steal:
+// Measured on two virtual processors of which the host uses 0 to 34 % for others: the loads of `tests/group/skew.rs` for 8
+// and 20 s each (36 runs, nothing else on the machine), by steal:
 //
 // | steal        | runs | a thread waited up to | longest gap  | failed                                         |
 // |--------------|------|-----------------------|--------------|------------------------------------------------|
@@ -29,21 +31,21 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 // | 5 to 12.5 %  | 11   | 1.9 to 10.6 %         | 9 to 53 ms   | none                                           |
 // | above 12.5 % | 11   | 4.0 to 11.4 %         | 13 to 83 ms  | 2 lost packets, 3 senders did not keep up      |
 //
-// Later, in a whole run of all tests, one failed with 3.7 % of steal, 5.4 % of waiting and gaps of 10 ms: the sender and two
-// workers at 0.9 of what these can do leave two processors hardly more than that. So the limits lie below where a run was
-// seen to fail, although most runs beyond them do not.
+// Later, in a complete run of all tests, one failed with 3.7 % of steal, 5.4 % of waiting and gaps of 10 ms: the sender and
+// two workers at 0.9 of their capacity leave little time of two processors. So the limits are below the values of failed
+// runs, although most runs beyond the limits do not fail.
 
 /// A thread that waited for a processor for more than this share of the run was disturbed.
 const WAITED_SHARE_MAX: f64 = 0.04;
 /// Steal above this share of all processors' time is a disturbance.
 const STEAL_SHARE_MAX: f64 = 0.025;
-/// So is a longer gap than this.
+/// A gap longer than this is a disturbance.
 const GAP_MAX: Duration = Duration::from_millis(20);
-/// How often a disturbed run is repeated.
+/// Maximum number of repetitions of a disturbed run.
 const REPEATS: usize = 2;
-/// How often threads are looked at: one that ends in between is known up to the last look.
+/// Interval at which threads are read; a thread that ends in between is known up to the last reading.
 const LOOK: Duration = Duration::from_millis(20);
-/// How often a metronome wakes up.
+/// Interval at which a metronome thread wakes up.
 const BEAT: Duration = Duration::from_millis(1);
 /// `/proc/stat` counts in hundredths of a second.
 const TICK: Duration = Duration::from_millis(10);
@@ -53,7 +55,7 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct CpuTime {
     /// On a processor.
     pub ran: Duration,
-    /// Ready to run and waiting for a processor that another thread had.
+    /// Time in which the thread was ready to run and waited for a processor.
     pub waited: Duration,
 }
 
@@ -64,11 +66,11 @@ impl Sum for CpuTime {
     }
 }
 
-/// The processor times of each thread of a process, by its number or `self`, that is there now.
+/// The processor times of each current thread of a process, given by its PID or `self`.
 ///
 /// # Errors
 ///
-/// When the process is gone.
+/// If the process has ended.
 pub fn cpu_times(process: &str) -> io::Result<BTreeMap<OsString, CpuTime>> {
     let mut threads = BTreeMap::new();
     for task in fs::read_dir(format!("/proc/{process}/task"))? {
@@ -87,7 +89,7 @@ fn cpu_time(task: &Path) -> Option<CpuTime> {
     Some(CpuTime { ran: next(), waited: next() })
 }
 
-/// Time that the host kept from this machine's processors, all of them together.
+/// Time that the host took from all processors of this machine together.
 fn stolen() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
@@ -111,11 +113,11 @@ struct Shared {
     longest_gap: AtomicU64,
     processes: Mutex<Vec<u32>>,
     threads: Mutex<BTreeMap<OsString, Thread>>,
-    /// Threads that are no part of the run.
+    /// Threads that do not belong to the run.
     others: Mutex<Vec<OsString>>,
 }
 
-/// What was seen of a thread.
+/// The observed times of a thread.
 #[derive(Debug, Clone)]
 struct Thread {
     name: String,
@@ -124,9 +126,9 @@ struct Thread {
 }
 
 impl Watch {
-    /// Begins to watch. On each processor that this process may use a thread wakes up every millisecond, to tell how
-    /// late it gets to run. It does not spin, which would take as much as it watches for; what it costs is less than
-    /// 1 % of a processor.
+    /// Starts watching. On each processor that this process may use, a thread wakes up every millisecond and
+    /// measures its delay. It does not spin, which would itself be a disturbance, and uses less than 1 % of a
+    /// processor.
     pub fn begin() -> Self {
         let shared = Arc::new(Shared::default());
         let own = cpu_times("self").unwrap_or_default();
@@ -152,7 +154,7 @@ impl Watch {
         self.shared.look();
     }
 
-    /// Ends watching, and says what was seen.
+    /// Ends watching and returns the result.
     pub fn end(mut self) -> Disturbance {
         self.shared.look();
         let (duration, stolen) = (self.begun.elapsed(), stolen().saturating_sub(self.stolen));
@@ -196,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Notes the times of all threads that are watched.
+    /// Records the times of all watched threads.
     fn look(&self) {
         self.look_at("self");
         let processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -212,11 +214,11 @@ impl Shared {
         }
     }
 
-    /// Notes by how much a thread on this processor is late.
+    /// Records the delay of a thread on this processor.
     fn beat(&self, cpu: usize) {
         let mut only = CpuSet::new();
         only.set(cpu);
-        // A processor that went away is watched from another one.
+        // If the processor was taken offline, the thread runs on another one.
         let _ = sched_setaffinity(None, &only);
         while !self.done.load(Ordering::Relaxed) {
             let begin = Instant::now();
@@ -228,8 +230,8 @@ impl Shared {
 }
 
 impl Thread {
-    /// A thread that is seen for the first time. What it waited before counts where it began during the run, as threads
-    /// of this process did.
+    /// A thread that is seen for the first time. Its earlier waiting counts if it began during the run, as threads of
+    /// this process did.
     fn new(process: &str, id: &OsString, time: CpuTime) -> Self {
         let path = Path::new("/proc").join(process).join("task").join(id).join("comm");
         let name = fs::read_to_string(path).unwrap_or_default().trim().to_owned();
@@ -238,20 +240,20 @@ impl Thread {
     }
 }
 
-/// What others took from a run.
+/// The disturbance of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Disturbance {
-    /// How long the run lasted.
+    /// The duration of the run.
     pub duration: Duration,
-    /// The longest that one thread was ready to run and did not, all in all.
+    /// The maximum total time in which one thread was ready to run and did not run.
     pub waited: Duration,
     /// That thread.
     pub thread: String,
-    /// Processor time that the host kept for others.
+    /// Processor time that the host used for others.
     pub stolen: Duration,
-    /// How many processors there are.
+    /// Number of processors.
     pub cpus: usize,
-    /// The longest that a processor left a thread waiting that had just become ready.
+    /// The longest time for which a thread that had just become ready waited for a processor.
     pub longest_gap: Duration,
 }
 
@@ -260,18 +262,18 @@ impl Disturbance {
         self.waited.as_secs_f64() / self.duration.as_secs_f64()
     }
 
-    /// Of all processors' time, what the host kept for others.
+    /// The share of all processors' time that the host used for others.
     pub fn stolen_share(&self) -> f64 {
         self.stolen.as_secs_f64() / self.duration.as_secs_f64() / self.cpus as f64
     }
 
-    /// By how much others may have delayed what was done step by step.
+    /// The maximum time by which other work may have delayed a sequence of steps.
     pub fn delay(&self) -> Duration {
         self.waited + self.stolen + self.longest_gap
     }
 
-    /// Whether others took so much that a failure may be theirs: more than 4 % of one thread's time, 2.5 % of the
-    /// machine's, or 20 ms at once.
+    /// Whether the disturbance may explain a failure: more than 4 % of one thread's time, 2.5 % of the machine's,
+    /// or 20 ms at once.
     pub fn is_disturbed(&self) -> bool {
         self.waited_share() > WAITED_SHARE_MAX
             || self.stolen_share() > STEAL_SHARE_MAX
@@ -295,19 +297,20 @@ impl fmt::Display for Disturbance {
     }
 }
 
-/// Runs `trial`, prints how far it was disturbed, and gives what it gives. A failure is repeated, twice at most, if the
-/// run was disturbed; what must hold on every machine, such as books that balance, is for `trial` to assert.
+/// Runs `trial`, prints the disturbance, and returns the result. A failure is repeated, at most twice, if the run was
+/// disturbed. Conditions that must be true on every machine, such as balanced counts, must be asserted by `trial`.
 ///
 /// # Panics
 ///
-/// When an undisturbed run fails, or the third one does.
+/// If an undisturbed run fails, or the third one.
 #[track_caller]
 pub fn repeat_if_disturbed<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>) -> T {
     repeat(what, trial).unwrap_or_else(|void| panic!("{what}: {void}"))
 }
 
-/// As [`repeat_if_disturbed`], for a load that needs nearly all that the machine's processors can do: `None` if all three
-/// runs were disturbed, of which nothing follows. Standard error says so, also where a test's output is not shown.
+/// As [`repeat_if_disturbed`], for a load that needs nearly the full capacity of the machine's processors: `None` if all
+/// three runs were disturbed and failed, so that there is no result. This is printed to standard error even if the test's
+/// output is captured.
 ///
 /// # Panics
 ///
@@ -321,7 +324,7 @@ pub fn unless_void<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>
     outcome.ok()
 }
 
-/// What the last of three disturbed runs said, if all of them failed.
+/// The error of the last of three disturbed runs, if all of them failed.
 #[track_caller]
 fn repeat<T>(what: &str, mut trial: impl FnMut(&Watch) -> Result<T, String>) -> Result<T, String> {
     let mut repeats = 0;
@@ -390,7 +393,7 @@ mod tests {
         });
         let seen = watch.end();
         assert!(seen.is_disturbed() && seen.waited > Duration::from_millis(50), "{seen}");
-        // Which of them waited longest is not certain: threads of other tests may share the processor.
+        // Any of them may have waited longest, because threads of other tests may share the processor.
         assert!(!seen.thread.is_empty(), "{seen}");
     }
 

@@ -1,4 +1,4 @@
-//! Why a test bed could not be set up, or frames not be sent.
+//! Errors of setting up a test bed and of sending frames.
 
 use std::error::Error;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::io;
 
 use wirecap_filter::bpf::BpfError;
 
-/// Why a part of the test bed could not be made or read.
+/// Why a part of the test bed could not be created or read.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// A network namespace could not be made or entered.
+    /// A network namespace could not be created or entered.
     Namespace {
         /// What was tried.
         what: &'static str,
@@ -28,7 +28,7 @@ pub enum SetupError {
     Command {
         /// The command with its arguments.
         command: String,
-        /// What it wrote on standard error.
+        /// Its output on standard error.
         message: String,
     },
     /// An interface could not be found, described, or opened for sending.
@@ -42,12 +42,12 @@ pub enum SetupError {
     },
     /// An XDP program could not be loaded or attached.
     Program {
-        /// The interface it is for.
+        /// The interface of the program.
         interface: String,
         /// The kernel's answer.
         source: BpfError,
     },
-    /// The frames asked for cannot be made or do not fit the interface.
+    /// The requested frames are invalid or do not fit the interface.
     Traffic {
         /// The value that is out of range.
         what: &'static str,
@@ -126,7 +126,7 @@ pub enum SendError {
         /// Its number.
         number: u32,
     },
-    /// The sending thread could not be brought to its CPU and namespace.
+    /// The sending thread could not be moved to its CPU and namespace.
     Thread {
         /// The kernel's answer.
         source: io::Error,
@@ -143,11 +143,11 @@ pub enum SendError {
         /// Number of frames that were not made.
         frames: u64,
     },
-    /// The socket does not take the frame.
+    /// The socket rejects the frame.
     Socket {
         /// The interface's name.
         interface: String,
-        /// The frame's length, in bytes; 0 if it is not about one.
+        /// The frame's length in bytes; 0 if the error does not concern a frame.
         frame_bytes: usize,
         /// The kernel's answer.
         source: io::Error,

@@ -1,5 +1,5 @@
-//! The program that makes frames inside the kernel: it turns each copy of a template frame into the
-//! next frame of its queue and sends it out of the interface.
+//! The program that generates frames inside the kernel: it changes each copy of a template frame to the next
+//! frame of its queue and sends it on the interface.
 
 use wirecap_filter::bpf::asm::{
     Alu, AsmError, Assembler, Condition::*, Helper, Insn, Label, Reg::*, Size::*,
@@ -11,23 +11,22 @@ use std::os::fd::AsFd;
 use crate::pace::CATCH_UP_NS;
 use crate::traffic::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 
-/// Longest wait for a frame's time, in readings of the clock: the verifier requires a bound. A reading
-/// takes 10 ns at the very least. Without CAP_PERFMON the verifier also follows each jump as a processor may guess it, and
-/// gives up.
+/// Maximum wait for a frame's time, in readings of the clock: the verifier requires a bound. A reading takes at least 10
+/// ns. Without CAP_PERFMON the verifier also follows each speculative jump and rejects the program.
 const CLOCK_READINGS_MAX: i32 = 4096;
-/// Longest interval between frames that is kept inside the program.
+/// Longest interval between frames for which the program itself waits.
 pub(crate) const INTERVAL_NS_MAX: u64 = CLOCK_READINGS_MAX as u64 * 10 / 2;
 
-/// What the program knows of its CPU's work: one value of the array of states, shared with user space
-/// between runs. Padded, so that no two CPUs write to one cache line.
+/// The program's state on a CPU: one value of the array of states, shared with user space between runs. Padded,
+/// so that no two CPUs write to the same cache line.
 pub(crate) mod state {
     /// Number of the next frame.
     pub(crate) const SEQUENCE: i16 = 0;
-    /// When the next frame is due by CLOCK_MONOTONIC, in nanoseconds; 0: at once.
+    /// Time of the next frame by CLOCK_MONOTONIC, in nanoseconds; 0: at once.
     pub(crate) const DUE_NS: i16 = 8;
     /// Time from one frame to the next, in nanoseconds.
     pub(crate) const INTERVAL_NS: i16 = 16;
-    /// The receive queue that frames sent from this CPU arrive at.
+    /// The receive queue at which frames from this CPU arrive.
     pub(crate) const QUEUE: i16 = 24;
     /// Number of frames that could not be made.
     pub(crate) const NOT_MADE: i16 = 32;
@@ -49,7 +48,7 @@ mod field {
 
 /// The program for this traffic. It runs on copies of a template as long as the longest frame.
 ///
-/// `R6` holds the context, `R7` the state, `R8` the frame's number, `R9` its length.
+/// `R6` has the context, `R7` the state, `R8` the frame's number, `R9` its length.
 pub(crate) fn generate(traffic: &Traffic, ifindex: u32, states: &impl AsFd) -> Result<Vec<Insn>, AsmError> {
     let mut asm = Assembler::new();
     let (no_state, failed) = (asm.label(), asm.label());
@@ -75,14 +74,14 @@ fn find_state(asm: &mut Assembler, states: &impl AsFd, no_state: Label) {
     asm.jump_if(R0, Eq, 0, no_state).mov(R7, R0);
 }
 
-/// Spins until the frame's time has come, and sets the next one's.
+/// Spins until the frame's time, and sets the time of the next one.
 fn wait_until_due(asm: &mut Assembler) {
     let (read_clock, due, in_time, at_once) = (asm.label(), asm.label(), asm.label(), asm.label());
     asm.load(Double, R8, R7, state::DUE_NS).jump_if(R8, Eq, 0, at_once);
     asm.mov(R9, CLOCK_READINGS_MAX);
     asm.bind(read_clock).call(Helper::KtimeNs).jump_if(R0, Ge, R8, due);
     asm.sub(R9, 1).jump_if(R9, Ne, 0, read_clock);
-    // A stall is forgiven but for a moment, as `Pacer` does.
+    // After a stall, only a short part of it is caught up, as in `Pacer`.
     asm.bind(due).sub(R0, CATCH_UP_NS as i32).jump_if(R8, SignedGe, R0, in_time).mov(R8, R0);
     asm.bind(in_time).load(Double, R1, R7, state::INTERVAL_NS).add(R8, R1);
     asm.store(Double, R7, state::DUE_NS, R8).bind(at_once);
@@ -94,7 +93,7 @@ fn take_number(asm: &mut Assembler) {
     asm.store(Double, R7, state::SEQUENCE, R1);
 }
 
-/// `R9` = the frame's length, as [`Sizes::frame_bytes`](crate::Sizes::frame_bytes) has it.
+/// `R9` = the frame's length, equal to [`Sizes::frame_bytes`](crate::Sizes::frame_bytes).
 fn choose_length(asm: &mut Assembler, traffic: &Traffic) {
     let sizes = &traffic.sizes;
     let total_weight = sizes.total_weight() as i32;

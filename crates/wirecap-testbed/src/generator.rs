@@ -1,8 +1,8 @@
-//! The in-kernel generator: frames that the kernel makes and hands to the interface itself, by test
-//! runs of an XDP program whose verdicts are carried out.
+//! The in-kernel generator: the kernel makes the frames and hands them to the interface, in test runs of an XDP
+//! program whose verdicts it executes.
 //!
-//! No system call, copy or socket buffer per frame: millions of frames per second and core. Which
-//! queue of a veth's peer receives a frame is decided by the CPU it is sent from.
+//! It needs no system call, copy or socket buffer per frame, and sends millions of frames per second and core.
+//! The sending CPU determines which queue of a veth's peer receives a frame.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
 
 /// Frames between two flushes at top rate: fewer are slower, more overflow the veth's ring.
 const BATCH_FRAMES_MAX: u64 = 64;
-/// How long frames may be held back for a batch when they are paced.
+/// Maximum time for which paced frames wait for a batch.
 const BATCH_NS_MAX: u64 = 16_000;
 /// Frames per call at top rate: some milliseconds, between which a run can be stopped.
 const SLICE_FRAMES_MAX: u64 = 16_384;
@@ -32,7 +32,7 @@ const SLICE_NS: u64 = 5_000_000;
 /// Index of the loopback interface in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// What is to be sent to one queue.
+/// The frames to send to one queue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Load {
     queue: u32,
@@ -42,7 +42,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// So many frames to this receive queue, as fast as possible.
+    /// This many frames to this receive queue, as fast as possible.
     pub fn new(queue: u32, frames: u64) -> Self {
         Self { queue, frames, rate: Rate::Top, cpu: None }
     }
@@ -69,25 +69,25 @@ impl Load {
         self.at(Rate::PerSecond(frames))
     }
 
-    /// The same from this CPU. On a veth the queue is then the CPU's number modulo the queue count,
-    /// and the load's queue must be that.
+    /// The same from this CPU. On a veth the queue is the CPU's number modulo the number of queues, and the
+    /// load must have this queue.
     #[must_use]
     pub fn on_cpu(self, cpu: u32) -> Self {
         Self { cpu: Some(cpu), ..self }
     }
 }
 
-/// What was sent to one queue.
+/// The frames sent to one queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Sent {
     /// The receive queue.
     pub queue: u32,
-    /// Number of frames handed to the interface; their stamps go on where the last load's ended.
+    /// Number of frames handed to the interface; their stamps continue those of the last load.
     pub frames: u64,
     /// How long that took.
     pub duration: Duration,
-    /// How long of that the sending thread was ready to run and others had its CPU.
+    /// The part of this time in which the sending thread was ready to run and did not have its CPU.
     pub waited: Duration,
 }
 
@@ -106,16 +106,16 @@ pub struct Generator {
     next_sequences: Vec<u64>,
 }
 
-/// What the sending threads share.
+/// The state shared by the sending threads.
 #[derive(Debug)]
 struct Engine {
     interface: Interface,
     program: Program,
     states: Map,
     template: Vec<u8>,
-    /// Attaching or detaching a program anywhere takes the kernel tens of milliseconds, and a test
-    /// run of a program that is attached nowhere counts as both. So it is attached where no frame
-    /// ever comes by: to the loopback interface of a namespace of its own.
+    /// Attaching or detaching a program takes the kernel tens of milliseconds, and a test run of a program that
+    /// is not attached does both. So the program is attached to an interface without frames: the loopback
+    /// interface of a private namespace.
     _residence: Option<(Link, Namespace)>,
 }
 
@@ -154,16 +154,16 @@ impl Generator {
     ///
     /// # Errors
     ///
-    /// [`SendError`] if a queue is out of reach, or the kernel refuses to go on.
+    /// [`SendError`] if no CPU sends to a queue, or the kernel does not continue.
     pub fn send(&mut self, loads: &[Load]) -> Result<Vec<Sent>, SendError> {
         self.start(loads)?.wait()
     }
 
-    /// Starts to send these loads, each on a thread and CPU of its own.
+    /// Starts sending these loads, each in a separate thread on a separate CPU.
     ///
     /// # Errors
     ///
-    /// [`SendError`] if a queue is out of reach, or two loads have the same queue or CPU.
+    /// [`SendError`] if no CPU sends to a queue, or two loads have the same queue or CPU.
     pub fn start(&mut self, loads: &[Load]) -> Result<Run<'_>, SendError> {
         let cpus = loads.iter().map(|load| self.engine.cpu_for(load)).collect::<Result<Vec<_>, _>>()?;
         all_different("CPU", cpus.iter().copied())?;
@@ -215,7 +215,7 @@ impl Engine {
         }
     }
 
-    /// Runs one slice and gives the state it leaves; a signal may have cut it short.
+    /// Runs one slice and returns the resulting state; a signal may have ended it early.
     fn run_slice(&self, slice: Slice, cpu: u32, state: &State) -> Result<State, BpfError> {
         self.states.update(cpu, &state.to_bytes())?;
         let run = self.program.run_live(LiveFrames {
@@ -231,7 +231,7 @@ impl Engine {
     }
 }
 
-/// A generator at work. Dropped, it stops and waits for its threads.
+/// A running generator. Dropping it stops it and waits for its threads.
 #[derive(Debug)]
 #[must_use = "a run that is dropped stops"]
 pub struct Run<'a> {
@@ -251,12 +251,12 @@ impl Run<'_> {
         self.stopper.0.frames.load(Relaxed)
     }
 
-    /// Whether [`wait`](Self::wait) has nothing to wait for.
+    /// Whether [`wait`](Self::wait) would return at once.
     pub fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
     }
 
-    /// Stops the run and tells what was sent.
+    /// Stops the run and returns the sent frames.
     ///
     /// # Errors
     ///
@@ -266,17 +266,17 @@ impl Run<'_> {
         self.wait()
     }
 
-    /// Waits for the end of the run and tells what was sent, in the order of the loads.
+    /// Waits for the end of the run and returns the sent frames, in the order of the loads.
     ///
     /// # Errors
     ///
-    /// [`SendError`] if the kernel refused to go on.
+    /// [`SendError`] if the kernel did not continue.
     pub fn wait(mut self) -> Result<Vec<Sent>, SendError> {
         self.join()
     }
 
     fn join(&mut self) -> Result<Vec<Sent>, SendError> {
-        // All threads are joined before any error is looked at.
+        // All threads are joined before any error is checked.
         let joined: Vec<_> =
             self.threads.drain(..).map(|thread| thread.join().expect("a sending thread")).collect();
         for sent in joined.iter().flatten() {
@@ -297,7 +297,7 @@ impl Drop for Run<'_> {
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Shared>);
 
-/// What a run's threads share with its owner.
+/// The state that a run's threads share with its owner.
 #[derive(Default, Debug)]
 struct Shared {
     stopped: AtomicBool,
@@ -315,7 +315,7 @@ impl Stopper {
     }
 }
 
-/// How much the kernel is asked to send at once.
+/// The number of frames that the kernel sends in one call.
 struct Slice {
     frames: u64,
     batch_frames: u64,
@@ -366,7 +366,7 @@ impl Slicer {
 
 const NANOS: u64 = 1_000_000_000;
 
-/// How long the calling thread has been ready to run while others had its CPU, as far as the kernel tells.
+/// Time in which the calling thread was ready to run and did not have a CPU, if the kernel reports it.
 fn waited_by_thread() -> Duration {
     let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = times.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok());
@@ -412,15 +412,15 @@ impl State {
     }
 }
 
-/// A frame as long as the longest, for the program to make all others from.
+/// A template of the maximum length, from which the program makes all frames.
 fn template(traffic: &Traffic) -> Vec<u8> {
     let mut frame = traffic.frame(Stamp { queue: 0, sequence: 0 });
     frame.resize(traffic.sizes.frame_bytes_max().into(), 0);
     frame
 }
 
-/// Attaches the program where it never runs: one that is attached somewhere is called directly by the kernel, and others
-/// through a pointer. A process that may not make a namespace does without.
+/// Attaches the program where it never runs: the kernel calls an attached program directly, and others through a
+/// pointer. A process that may not create a namespace omits this step.
 pub(crate) fn reside(
     program: &Program,
     interface: &Interface,
@@ -446,7 +446,7 @@ fn all_different(what: &'static str, numbers: impl Iterator<Item = u32>) -> Resu
     }
 }
 
-/// A CPU that this process may use and that sends to this queue, of so many, of a veth's peer.
+/// A CPU that this process may use and that sends to this queue of a veth's peer with this number of queues.
 pub(crate) fn cpu_reaching(queue: u32, queue_count: u32) -> io::Result<u32> {
     let cpus = allowed_cpus()?;
     cpus.into_iter().find(|cpu| cpu % queue_count == queue).ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -474,7 +474,7 @@ mod tests {
     /// Makes the frame of this stamp in the kernel, on a template that other frames were made from.
     fn frame_of_kernel(engine: &Engine, stamp: Stamp, worn_template: &[u8]) -> Vec<u8> {
         let state = State { sequence: stamp.sequence, queue: stamp.queue.into(), ..State::default() };
-        // Whichever CPU this thread runs on finds its state.
+        // The state is set for every CPU on which this thread may run.
         for cpu in allowed_cpus().expect("this thread's CPUs") {
             engine.states.update(cpu, &state.to_bytes()).expect("an update");
         }
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn traffic_that_cannot_be_sent_is_refused_with_its_limits() {
+    fn impossible_traffic_is_rejected_with_its_limits() {
         if !privileged() {
             return;
         }

@@ -1,11 +1,11 @@
-//! Two hosts and a box between them, where what forwards is tested: A - box - B.
+//! Two hosts and a box between them, for tests of forwarding: A - box - B.
 
 use std::fs;
 use std::process::{Command, Output};
 
 use crate::{Interface, Namespace, SetupError, VethPair};
 
-/// Two hosts in namespaces of their own, each by a cable to the box in the middle.
+/// Two hosts in separate namespaces, each connected by a cable to the box in the middle.
 ///
 /// Hosts are silent until they get [addresses](Self::add_addresses), and leave checksums to hardware until
 /// told [otherwise](Host::set_checksum_offload).
@@ -33,7 +33,7 @@ pub struct Host {
 }
 
 impl Inline {
-    /// Makes the namespaces and the cables, with `queue_count` queues each way.
+    /// Creates the namespaces and the cables, with `queue_count` queues in each direction.
     ///
     /// # Errors
     ///
@@ -49,8 +49,8 @@ impl Inline {
         Ok(Self { left, right, middle })
     }
 
-    /// Gives both hosts an address of IPv4 and one of IPv6 in the same networks. From then on they also speak
-    /// unasked; their interfaces' counters count that, too.
+    /// Gives both hosts an address of IPv4 and one of IPv6 in the same networks. From then on they also send
+    /// packets by themselves, which their interfaces' counters include.
     ///
     /// # Errors
     ///
@@ -59,7 +59,7 @@ impl Inline {
         [&self.left, &self.right].into_iter().try_for_each(Host::add_addresses)
     }
 
-    /// Joins the ports by the kernel's bridge, which stays as long as they do.
+    /// Connects the ports by the kernel's bridge, which exists as long as the ports.
     ///
     /// # Errors
     ///
@@ -73,8 +73,8 @@ impl Inline {
             .try_for_each(|host| host.port.ip(&["link", "set", &host.port.name, "master", "bridge"]))
     }
 
-    /// Whether the hosts' stacks leave the checksums of TCP and UDP to hardware, which a cable between
-    /// namespaces does not have.
+    /// Whether the hosts' stacks leave the checksums of TCP and UDP to hardware, which does not exist on a
+    /// cable between namespaces.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Host {
             .run_in(|| fs::write(path, "0"))?
             .map_err(|source| SetupError::interface(name, "turn on IPv6 on", source))?;
         self.interface.add_address(&format!("{}/24", self.ipv4))?;
-        // Usable at once: no other host can have it.
+        // Usable at once, without duplicate address detection: no other host can have it.
         self.interface.ip(&["address", "add", &format!("{}/64", self.ipv6), "dev", name, "nodad"])
     }
 
@@ -105,7 +105,7 @@ impl Host {
         self.interface.set_feature("tx", on)
     }
 
-    /// Runs a command on the host, to its end.
+    /// Runs a command on the host and waits for its end.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Interfaces: the two ends of a veth pair, or one that is there already.
+//! Interfaces: the two ends of a veth pair, or an existing one.
 
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -11,10 +11,10 @@ use wirecap_filter::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP
 
 use crate::{Namespace, SetupError, sys};
 
-/// How long an interface may take from "up" to "running"; it takes milliseconds, on a busy machine longer.
+/// Maximum time of an interface from "up" to "running"; usually milliseconds, on a busy machine longer.
 const RUNNING_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A network interface and where it is.
+/// A network interface and its namespace.
 #[derive(Clone, Debug)]
 pub struct Interface {
     /// The namespace it is in.
@@ -25,14 +25,14 @@ pub struct Interface {
     pub index: u32,
     /// Its Ethernet address.
     pub mac: [u8; 6],
-    /// The longest packet it takes, in bytes, without the Ethernet header.
+    /// The longest packet that it accepts, in bytes, without the Ethernet header.
     pub mtu_bytes: u32,
     /// Number of its receive queues in use.
     pub queue_count: u32,
 }
 
 impl Interface {
-    /// The interface of this name.
+    /// The interface with this name.
     ///
     /// # Errors
     ///
@@ -51,21 +51,21 @@ impl Interface {
         })
     }
 
-    /// Gives the interface an IPv4 address: `10.0.0.1/24`. From then on the host answers on it, so
-    /// exact counts are over.
+    /// Gives the interface an IPv4 address: `10.0.0.1/24`. From then on the host answers on it, so counts are
+    /// no longer exact.
     ///
     /// # Errors
     ///
-    /// [`SetupError::Command`] if it is not an address.
+    /// [`SetupError::Command`] if the address is invalid.
     pub fn add_address(&self, address: &str) -> Result<(), SetupError> {
         self.ip(&["address", "add", address, "dev", &self.name])
     }
 
-    /// Sets the interface administratively up or down. A cable carries while both its ends are up.
+    /// Sets the interface administratively up or down. A cable has a carrier while both its ends are up.
     ///
     /// # Errors
     ///
-    /// [`SetupError::Command`] if it is gone.
+    /// [`SetupError::Command`] if the interface is gone.
     pub fn set_up(&self, up: bool) -> Result<(), SetupError> {
         self.ip(&["link", "set", &self.name, if up { "up" } else { "down" }])
     }
@@ -79,28 +79,28 @@ impl Interface {
         self.ip(&["link", "delete", &self.name])
     }
 
-    /// Turns a feature on or off by the name that `ethtool -K` has for it: `tx`, `gro`.
+    /// Enables or disables a feature by its name in `ethtool -K`: `tx`, `gro`.
     ///
     /// # Errors
     ///
-    /// [`SetupError`] if `ethtool` is missing or knows no such feature.
+    /// [`SetupError`] if `ethtool` is missing or does not have this feature.
     pub fn set_feature(&self, feature: &str, on: bool) -> Result<(), SetupError> {
         let arguments = ["-K", &self.name, feature, if on { "on" } else { "off" }];
         run_tool(&self.namespace, "ethtool", &arguments)
     }
 
-    /// Runs `ip` with these arguments where the interface is.
+    /// Runs `ip` with these arguments in the interface's namespace.
     pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), SetupError> {
         ip(&self.namespace, arguments)
     }
 
-    /// The longest frame it takes, in bytes, without a VLAN tag.
+    /// The longest frame that it accepts, in bytes, without a VLAN tag.
     pub fn frame_bytes_max(&self) -> usize {
         self.mtu_bytes as usize + 14
     }
 
-    /// Waits until the interface, which is up as its peer is, carries frames: when it was set up, what its host's stack
-    /// sends is lost for up to a second.
+    /// Waits until the interface, which is up like its peer, has a carrier: after it was set up, packets of the host's
+    /// stack are lost for up to a second.
     ///
     /// # Errors
     ///
@@ -120,22 +120,22 @@ impl Interface {
     }
 }
 
-/// Two interfaces joined by a cable: what one sends the other receives.
+/// Two interfaces connected by a cable: each receives the packets that the other sends.
 #[derive(Clone, Debug)]
 pub struct VethPair {
-    /// The end that frames are sent on.
+    /// The sending end.
     pub sender: Interface,
-    /// The end that frames arrive at.
+    /// The receiving end.
     pub receiver: Interface,
 }
 
 impl VethPair {
-    /// Makes a pair with `queue_count` queues each way, both ends up and silent: no address, no IPv6.
-    /// The ends may be in the same namespace; the pair goes when either namespace does.
+    /// Creates a pair with `queue_count` queues in each direction. Both ends are up and silent: no address, no
+    /// IPv6. The ends may be in the same namespace; the pair is removed with either namespace.
     ///
     /// # Errors
     ///
-    /// [`SetupError`] if `ip` is missing, a name is taken, or the kernel refuses a number.
+    /// [`SetupError`] if `ip` is missing, a name is in use, or the kernel rejects a number.
     pub fn new(
         (sender, sender_name): (&Namespace, &str),
         (receiver, receiver_name): (&Namespace, &str),
@@ -160,17 +160,17 @@ impl VethPair {
     }
 }
 
-/// Holds an XDP program that passes everything on the interface: without one, a veth end loses
-/// frames of the [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
+/// Attaches an XDP program that passes everything to the interface: without one, a veth end loses frames of the
+/// [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
 ///
 /// # Errors
 ///
-/// [`SetupError::Program`] if another program is there or the privilege is missing.
+/// [`SetupError::Program`] if another program is attached or the privilege is missing.
 pub fn pass_program(interface: &Interface) -> Result<Link, SetupError> {
     attach_verdict(interface, "testbed_pass", XDP_PASS)
 }
 
-/// Holds an XDP program that drops everything on the interface, the cheapest receiver there is.
+/// Attaches an XDP program that drops everything to the interface: the cheapest receiver.
 ///
 /// # Errors
 ///
@@ -191,7 +191,7 @@ fn verdict_program(name: &str, verdict: i32) -> Result<Program, BpfError> {
     Program::load(ProgramKind::Xdp, name, &code, LoadOptions { fragments: true, device: None })
 }
 
-/// A socket by which the kernel is asked about interfaces of the namespace, from any thread.
+/// A socket for queries about interfaces of the namespace, from any thread.
 pub(crate) fn control_socket(namespace: &Namespace) -> Result<OwnedFd, SetupError> {
     let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     namespace

@@ -1,20 +1,21 @@
-//! A device that takes frames and is not done with them: the way out of it is blocked.
+//! A device that accepts frames and does not complete them, because its output is blocked.
 
 use crate::interface::run_tool;
 use crate::{Interface, SetupError, VethPair};
 
-/// The names of what blocks the way.
+/// The names of the blocking interfaces.
 const BRIDGE: &str = "jam";
 const EXIT: &str = "jam0";
 const BEYOND: &str = "jam1";
 
-/// What lets a frame of 1,000 bytes out once in 80 seconds, and keeps the others: two go out at once.
+/// A queueing discipline that sends a frame of 1,000 bytes every 80 seconds and keeps the others; the first two
+/// are sent at once.
 const SLOWEST: [&str; 7] = ["tbf", "rate", "100bit", "burst", "2kb", "limit", "64mb"];
 
-/// A jam behind an interface. Frames that arrive there, of a protocol that no firewall knows and not for its own Ethernet
-/// address, are bridged to another one whose queueing discipline lets none
-/// out, so that the sender does not get the memory of their socket buffers back, and cannot send when it has none
-/// left. What arrives is counted as received all the same, and the other direction is free.
+/// A jam after an interface. Frames that arrive there, of a protocol that no firewall handles and not for its own
+/// Ethernet address, are bridged to another interface whose queueing discipline sends none. So the sender does not get
+/// the memory of their socket buffers back, and cannot send any more when it has none left. Arriving frames are counted
+/// as received nevertheless, and the other direction is not blocked.
 #[derive(Debug)]
 #[must_use = "the jam stays until it is cleared"]
 pub struct Jam {
@@ -23,7 +24,7 @@ pub struct Jam {
 }
 
 impl Jam {
-    /// Blocks the way behind an interface that is up.
+    /// Blocks the output after an interface that is up.
     ///
     /// # Errors
     ///
@@ -32,7 +33,7 @@ impl Jam {
         let namespace = &interface.namespace;
         let pair = VethPair::new((namespace, EXIT), (namespace, BEYOND), 1, interface.mtu_bytes)?;
         run_tool(namespace, "tc", &[&["qdisc", "add", "dev", EXIT, "root"], &SLOWEST[..]].concat())?;
-        // One that asks for multicast would speak on the interface.
+        // Multicast snooping would send packets on the interface.
         interface.ip(&["link", "add", BRIDGE, "type", "bridge", "mcast_snooping", "0"])?;
         interface.ip(&["link", "set", BRIDGE, "up"])?;
         for port in [EXIT, &interface.name] {
@@ -41,7 +42,7 @@ impl Jam {
         Ok(Self { behind: interface.clone(), exit: pair.sender })
     }
 
-    /// Clears it away, and the frames that are stuck in it.
+    /// Removes the jam, and the frames that are stuck in it.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! A test bed for capture engines: namespaces, veth pairs, an in-kernel generator, and counters that
-//! owe the engine nothing.
+//! A test bed for capture engines: namespaces, veth pairs, an in-kernel generator, and counters that are
+//! independent of the engine.
 //!
-//! Everything lives in anonymous network namespaces: nothing touches the machine's own interfaces,
-//! any number of test beds stand side by side, and whatever way a process ends, nothing is left.
+//! Everything is in anonymous network namespaces: the machine's own interfaces are not touched, any number of
+//! test beds can exist at the same time, and the kernel removes everything when a process ends for any reason.
 //!
 //! ```no_run
 //! use wirecap_testbed::{Counters, Generator, Load, Namespace, Traffic, VethPair, pass_program};

@@ -1,8 +1,8 @@
 //! Private network namespaces that exist only as a file descriptor.
 //!
 //! A name in /run/netns would outlive a killed process. A descriptor does not: the kernel removes the
-//! namespace, and every virtual interface in it, when the last descriptor, process and socket in it
-//! are gone. So there is nothing to sweep.
+//! namespace, and every virtual interface in it, when the last descriptor, process and socket in it are gone.
+//! So no clean-up is needed.
 
 use std::fs::{self, File};
 use std::io;
@@ -19,15 +19,15 @@ use crate::{SetupError, sys};
 /// The calling thread's namespace.
 const CURRENT: &str = "/proc/thread-self/ns/net";
 
-/// A network namespace. Clones name the same one; it ends with the last of them.
+/// A network namespace. Clones refer to the same one, which ends with the last of them.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     file: Arc<File>,
 }
 
 impl Namespace {
-    /// Makes a namespace with nothing in it but a loopback interface that is down, and without IPv6,
-    /// so that nothing in it speaks unasked.
+    /// Creates a namespace that contains only a loopback interface, which is down. IPv6 is disabled, so no
+    /// interface in it sends packets by itself.
     ///
     /// # Errors
     ///
@@ -62,8 +62,8 @@ impl Namespace {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd()).into()
     }
 
-    /// Runs `work` in the namespace, on a thread of its own, and waits for it. Sockets that it opens
-    /// stay in the namespace; commands that it starts run in it.
+    /// Runs `work` in the namespace, in a separate thread, and waits for it. Sockets that it opens stay in the
+    /// namespace; commands that it starts run in it.
     ///
     /// # Errors
     ///
@@ -77,12 +77,12 @@ impl Namespace {
             .map_err(|source| SetupError::Namespace { what: "enter", source })
     }
 
-    /// Moves the calling thread into the namespace for good. Meant for a thread of one's own. One that is in it already needs
-    /// no privilege, which setns(2) demands all the same.
+    /// Moves the calling thread into the namespace permanently. Use it only in a separate thread. A thread that is already in
+    /// it needs no privilege, although setns(2) would require one.
     ///
     /// # Errors
     ///
-    /// The kernel's answer if the privilege is missing.
+    /// The kernel's error if the privilege is missing.
     pub fn enter(&self) -> io::Result<()> {
         if self.is_current()? {
             return Ok(());
@@ -105,7 +105,7 @@ impl AsFd for Namespace {
     }
 }
 
-/// Runs `work` where it cannot change the caller's thread; its panic becomes the caller's.
+/// Runs `work` in another thread, so it cannot change the caller's thread; a panic is passed on to the caller.
 fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let outcome = thread::scope(|scope| scope.spawn(work).join());
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -119,7 +119,7 @@ fn open(path: &Path) -> io::Result<Namespace> {
     Ok(Namespace { file: Arc::new(File::open(path)?) })
 }
 
-/// Turns IPv6 off for the interfaces to come: each would announce itself by multicast.
+/// Disables IPv6 for future interfaces, because each would announce itself by multicast.
 fn silence_ipv6() -> io::Result<()> {
     for interfaces in ["all", "default"] {
         match fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1") {

@@ -15,10 +15,10 @@ pub enum Rate {
     PerSecond(u64),
 }
 
-/// After a stall a sender catches up with this much of the time lost, and forgives itself the rest:
-/// otherwise a paced sender would burst at its top rate after each stall.
+/// After a stall a sender catches up this much of the lost time and skips the rest; otherwise a paced sender
+/// would send a burst at its top rate after each stall.
 pub(crate) const CATCH_UP_NS: u64 = 1_000_000;
-/// Sleep ends late by up to this much, most of it the kernel's slack for timers; the rest of a wait is
+/// A sleep ends late by up to this much, mostly because of the kernel's timer slack; the rest of a wait is
 /// spent spinning.
 const SLEEP_SLACK_NS: u64 = 70_000;
 
@@ -26,7 +26,7 @@ const SLEEP_SLACK_NS: u64 = 70_000;
 #[derive(Clone, Debug)]
 pub struct Pacer {
     per_second: u64,
-    /// When event 0 was due, moved on by what was forgiven.
+    /// Time of event 0, shifted by the skipped time.
     start_ns: u64,
     events: u64,
 }
@@ -48,7 +48,7 @@ impl Pacer {
         self.advance(1);
     }
 
-    /// When the next event is due, by CLOCK_MONOTONIC; not further back than may be caught up.
+    /// Time of the next event by CLOCK_MONOTONIC, not further in the past than may be caught up.
     pub(crate) fn due_ns(&mut self, now_ns: u64) -> u64 {
         let offset_ns = u128::from(self.events) * 1_000_000_000 / u128::from(self.per_second);
         let due_ns = self.start_ns + offset_ns as u64;
@@ -57,14 +57,13 @@ impl Pacer {
         due_ns + lost_ns
     }
 
-    /// Counts events that have taken place.
+    /// Counts past events.
     pub(crate) fn advance(&mut self, events: u64) {
         self.events += events;
     }
 }
 
-/// Waits until CLOCK_MONOTONIC shows `due_ns` nanoseconds: sleeps as long as that is exact enough, then
-/// spins.
+/// Waits until CLOCK_MONOTONIC reaches `due_ns` nanoseconds: sleeps while that is precise enough, then spins.
 pub fn sleep_until_ns(due_ns: u64) {
     loop {
         let remaining_ns = due_ns.saturating_sub(monotonic_ns());

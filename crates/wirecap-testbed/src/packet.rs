@@ -10,10 +10,10 @@ use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 
 use crate::{Interface, SendError, SetupError, sys};
 
-/// How long an interface may have no room for a frame.
+/// Maximum time for which an interface may have no room for a frame.
 const FULL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Sends frames of any content on an interface. On a veth the flow's hash chooses the queue.
+/// Sends frames of any content on an interface. On a veth the hash of the flow selects the queue.
 #[derive(Debug)]
 pub struct PacketSender {
     interface: String,
@@ -35,8 +35,8 @@ impl PacketSender {
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
 
-    /// As [`on`](Self::on), past the interface's queueing discipline: one of an interface without a carrier takes frames
-    /// and drops them, while the driver refuses them.
+    /// As [`on`](Self::on), bypassing the interface's queueing discipline: without a carrier, the discipline accepts
+    /// frames and drops them, whereas the driver rejects them.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl PacketSender {
     }
 
     /// Sends one frame, Ethernet header included. Waits while there is no room for it: the ring of a veth's other end
-    /// is full until the processor that empties it gets round to that. Each try counts as `tx_dropped`.
+    /// stays full until its processor empties it. Each attempt counts as `tx_dropped`.
     ///
     /// # Errors
     ///
@@ -87,20 +87,20 @@ impl PacketSender {
         SendError::Socket { interface, frame_bytes, source: errno.into() }
     }
 
-    /// Number of frames that the kernel has taken.
+    /// Number of frames that the kernel has accepted.
     pub fn sent(&self) -> u64 {
         self.sent
     }
 }
 
-/// Room for frames not received yet; each takes a page and more.
+/// Buffer for frames that were not received yet; each takes more than a page.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 /// The longest frame that a packet socket delivers.
 const FRAME_BYTES_MAX: usize = 1 << 16;
 
-/// Receives the frames that an interface hands to its host's stack: the judge of what came through.
+/// Receives the frames that an interface hands to its host's stack, as a reference for tests.
 ///
-/// A VLAN tag is missing from them: the stack has taken it off before.
+/// They lack their VLAN tag, which the stack has removed before.
 #[derive(Debug)]
 pub struct PacketReceiver {
     interface: String,
@@ -127,13 +127,13 @@ impl PacketReceiver {
         Ok(Self { interface: interface.name.clone(), socket, frame: vec![0; FRAME_BYTES_MAX] })
     }
 
-    /// The next frame, Ethernet header included, or none if none comes in this time.
+    /// The next frame, Ethernet header included; `None` if no frame arrives in this time.
     ///
     /// # Errors
     ///
     /// [`SetupError`] if the interface is down or gone.
     pub fn receive(&mut self, timeout: Duration) -> Result<Option<&[u8]>, SetupError> {
-        // The kernel takes a timeout of zero as none.
+        // The kernel interprets a timeout of zero as no timeout.
         let timeout = Some(timeout.max(Duration::from_micros(1)));
         let received = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
             .and_then(|()| recv(&self.socket, &mut self.frame, RecvFlags::empty()));

@@ -1,24 +1,25 @@
-//! A core of chosen speed, played by waiting, so that a few processors can play many slow ones.
+//! A simulated core of selectable speed, which waits instead of computing, so a few processors can simulate
+//! many slow ones.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A thread that waits instead of computing. A sleep ends late, by the kernel's slack for timers or because another thread
-/// has the processor; what one piece of work took too long is taken off the next ones, for a core of that speed would have
-/// gone on. So what a thread can do does not depend on how large its pieces are.
+/// A thread that waits instead of computing. A sleep ends late because of the kernel's timer slack, or because another
+/// thread has the processor. The excess time of one piece of work is subtracted from the next ones, because a core of that
+/// speed would have continued. So the capacity of the thread does not depend on the size of the pieces.
 #[derive(Debug, Clone, Default)]
 pub struct SlowCore {
-    /// By how much the latest wait ended too late.
+    /// The excess of the last wait.
     ahead: Duration,
 }
 
 impl SlowCore {
-    /// Works for `time`, all in all.
+    /// Works for `time` in total.
     pub fn work(&mut self, time: Duration) {
         self.work_since(Instant::now(), time);
     }
 
-    /// Works for `time`, of which what has passed since `begin` is a part.
+    /// Works for `time`, which includes the time since `begin`.
     pub fn work_since(&mut self, begin: Instant, time: Duration) {
         let owed = time.saturating_sub(self.ahead);
         self.ahead = self.ahead.saturating_sub(time);
@@ -34,7 +35,7 @@ impl SlowCore {
 mod tests {
     use super::*;
 
-    /// All pieces together take as long as they should, but for what the last ones took too long and for this loop.
+    /// All pieces together take the required time, except for the excess of the last ones and for this loop.
     fn assert_takes(pieces: u32, each: Duration) {
         let mut core = SlowCore::default();
         let begin = Instant::now();

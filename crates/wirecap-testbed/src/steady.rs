@@ -1,33 +1,33 @@
-//! Loads of steady rates: what a group gets is part of a test.
+//! Loads with steady rates, for tests that depend on the exact load of a group.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::{AfXdpSender, Interface, SendError, SetupError, Stamp, Traffic};
 
-/// Moments a millisecond apart at which a sender hands frames over.
+/// Ticks every millisecond, at which a sender hands frames over.
 #[derive(Debug)]
 pub struct Ticks {
     begin: Instant,
     time: Duration,
-    /// What was lost by stalls and not caught up.
+    /// The time lost by stalls that was not caught up.
     lost: Duration,
-    /// The moment of the last tick, from the beginning.
+    /// The time of the last tick since the beginning.
     tick: Option<Duration>,
 }
 
 impl Ticks {
     const EVERY: Duration = Duration::from_millis(1);
-    /// So much of the time lost by a stall is caught up, and the rest forgiven: a sender that has been without a processor
-    /// does not make up for all of it in one burst.
+    /// The part of a stall that is caught up; the rest is skipped, so a sender that had no processor does not send all
+    /// missing frames in one burst.
     pub const CATCH_UP: Duration = Duration::from_millis(10);
 
-    /// Ticks for so long, from now on.
+    /// Ticks for this time, from now on.
     pub fn new(time: Duration) -> Self {
         Self { begin: Instant::now(), time, lost: Duration::ZERO, tick: None }
     }
 
-    /// Waits for the next one. Gives how much of the time has passed, in seconds: what should have been sent by now.
+    /// Waits for the next tick. Returns the time in seconds for which frames should have been sent by now.
     pub fn next_at(&mut self) -> Option<f64> {
         let tick = match self.tick {
             None => Duration::ZERO,
@@ -43,7 +43,7 @@ impl Ticks {
         Some(tick.min(self.time).as_secs_f64())
     }
 
-    /// Whether the load was what it should be, to 2 %: an error if stalls made it less.
+    /// Checks that the load was within 2 % of the required one; an error if stalls reduced it.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Ticks {
     }
 }
 
-/// Sends on the first queues of an interface, on each at a rate of its own.
+/// Sends on the first queues of an interface, with a separate rate for each.
 #[derive(Debug)]
 pub struct SteadySender {
     queues: Vec<Queue>,
@@ -81,7 +81,7 @@ impl SteadySender {
         Ok(Self { queues: (0..queues).map(queue).collect::<Result<_, _>>()?, traffic })
     }
 
-    /// Sends on each queue so many frames per second, as long as `ticks` last. Gives how many that were.
+    /// Sends this many frames per second on each queue until `ticks` end. Returns the number of sent frames.
     ///
     /// # Errors
     ///

@@ -21,7 +21,7 @@ use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 /// Moves the calling thread into a new network namespace.
 pub(crate) fn unshare_network() -> io::Result<()> {
-    // SAFETY: the call is unsafe for flags that take the thread's descriptors from it; this one does not.
+    // SAFETY: the call is unsafe only for flags that unshare the thread's descriptors; this flag does not.
     unsafe { unshare_unsafe(UnshareFlags::NEWNET) }.map_err(io::Error::from)
 }
 
@@ -30,13 +30,13 @@ pub(crate) fn unshare_network() -> io::Result<()> {
 struct InterfaceRequest<T> {
     name: [c_char; libc::IFNAMSIZ],
     value: T,
-    /// The union's rest: the kernel copies all of it, in and out.
+    /// The rest of the union: the kernel copies all of it, in and out.
     rest: [u64; 3],
 }
 const _: () = assert!(size_of::<InterfaceRequest<u64>>() >= size_of::<libc::ifreq>());
 const _: () = assert!(size_of::<InterfaceRequest<i16>>() >= size_of::<libc::ifreq>());
 
-/// Asks the kernel something of an interface in the socket's namespace, and gives its answer.
+/// Makes a request about an interface in the socket's namespace and returns the answer.
 ///
 /// # Safety
 ///
@@ -51,7 +51,7 @@ unsafe fn interface_request<T>(socket: BorrowedFd<'_>, name: &str, request: u64,
         *to = from as c_char;
     }
     // SAFETY: the kernel copies one `struct ifreq`, which is no longer than `wanted` (asserted above
-    // for the values in use); the rest is the caller's promise.
+    // for the values in use); the caller guarantees the rest.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), request as _, &raw mut wanted) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(wanted.value) }
 }
@@ -69,15 +69,14 @@ pub(crate) fn mtu_bytes(socket: &OwnedFd, name: &str) -> io::Result<u32> {
     Ok(unsafe { interface_request(socket.as_fd(), name, libc::SIOCGIFMTU, 0_u32)? })
 }
 
-/// Makes the kernel act at once on a change of the interface's carrier, which it otherwise does in its
-/// own time: within a second.
+/// Makes the kernel process a change of the interface's carrier at once instead of within a second.
 pub(crate) fn settle_carrier(socket: &OwnedFd, name: &str) -> io::Result<()> {
     let mut link = [ETHTOOL_GLINK, 0];
     // SAFETY: the command writes a `struct ethtool_value`: two words.
     unsafe { ethtool(socket, name, link.as_mut_ptr()) }
 }
 
-/// Whether the interface is up, has its cable and its queues are ready.
+/// Whether the interface is up, has a carrier, and its queues are ready.
 pub(crate) fn is_running(socket: &OwnedFd, name: &str) -> io::Result<bool> {
     // SAFETY: the request writes a `short`.
     let flags = unsafe { interface_request(socket.as_fd(), name, libc::SIOCGIFFLAGS, 0_i16)? };
@@ -94,8 +93,9 @@ const ETH_SS_STATS: u32 = 1;
 /// Length of a statistic's name.
 const ETH_GSTRING_BYTES: usize = 32;
 
-/// Before Linux 6.14 the kernel filled in as many statistics as the driver had at that moment, whatever
-/// was asked for. On a veth they grow with its queues: this is more than thousands of queues add.
+/// Before Linux 6.14 the kernel filled in as many statistics as the driver had at that moment, regardless of
+/// the requested number. On a veth their number grows with its queues; this is more than thousands of queues
+/// add.
 const STATISTICS_SPARE: usize = 64 * 1024;
 
 /// `struct ethtool_channels`
@@ -127,13 +127,13 @@ const _: () = assert!(size_of::<DriverInfo>() == 196);
 ///
 /// # Safety
 ///
-/// `command` must be what the ethtool command in its first word reads and writes.
+/// `command` must be the structure that the ethtool command in its first word reads and writes.
 unsafe fn ethtool<T>(socket: &OwnedFd, name: &str, command: *mut T) -> io::Result<()> {
-    // SAFETY: the request reads a pointer from the union; what it points to is the caller's promise.
+    // SAFETY: the request reads a pointer from the union; the caller guarantees its target.
     unsafe { interface_request(socket.as_fd(), name, libc::SIOCETHTOOL, command).map(drop) }
 }
 
-/// Number of receive queues in use. An interface whose driver does not say has one.
+/// Number of receive queues in use; 1 if the driver does not report it.
 pub(crate) fn queue_count(socket: &OwnedFd, name: &str) -> io::Result<u32> {
     let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
     // SAFETY: the command writes a `struct ethtool_channels`.
@@ -146,7 +146,7 @@ pub(crate) fn queue_count(socket: &OwnedFd, name: &str) -> io::Result<u32> {
 /// The driver's own counters by name, as `ethtool -S` shows them; none if it has none.
 pub(crate) fn driver_statistics(socket: &OwnedFd, name: &str) -> io::Result<Vec<(String, u64)>> {
     let count = match statistic_count(socket, name) {
-        // As a tap's: it has the kernel's counters only.
+        // For example a tap's driver, which only has the kernel's counters.
         Ok(0) => return Ok(Vec::new()),
         Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => return Ok(Vec::new()),
         count => count?,
@@ -174,7 +174,7 @@ fn statistic_count(socket: &OwnedFd, name: &str) -> io::Result<usize> {
     Ok(info.statistic_count as usize)
 }
 
-/// The entries that an ethtool command writes behind its own words and the number of entries.
+/// The entries that an ethtool command writes after its own words and the number of entries.
 fn statistic_table(
     socket: &OwnedFd,
     name: &str,
@@ -186,8 +186,8 @@ fn statistic_table(
     let room_words = (count + STATISTICS_SPARE) * entry_bytes / size_of::<u32>();
     let mut table = [command, &[count as u32]].concat();
     table.resize(header_words + room_words, 0);
-    // SAFETY: the commands write a header and the driver's entries, for which there is room even if
-    // they have become more since they were counted.
+    // SAFETY: the commands write a header and the driver's entries, for which there is room even if their
+    // number has increased since it was queried.
     unsafe { ethtool(socket, name, table.as_mut_ptr())? };
     if table[command.len()] as usize != count {
         return Err(io::Error::other("the driver's statistics changed while they were read"));
@@ -201,14 +201,14 @@ pub(crate) fn sending_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     packet_socket(ifindex, 0)
 }
 
-/// A packet socket that gets whatever the interface receives, and not what is sent on it.
+/// A packet socket that gets all packets that the interface receives, and none that are sent on it.
 pub(crate) fn receiving_packet_socket(ifindex: u32) -> io::Result<OwnedFd> {
     let socket = packet_socket(ifindex, libc::ETH_P_ALL as u16)?;
     set_packet_option(&socket, libc::PACKET_IGNORE_OUTGOING)?;
     Ok(socket)
 }
 
-/// Has what the packet socket sends go to the driver, past the interface's queueing discipline.
+/// Makes packets of the packet socket bypass the interface's queueing discipline.
 pub(crate) fn bypass_queueing_discipline(socket: &OwnedFd) -> io::Result<()> {
     set_packet_option(socket, libc::PACKET_QDISC_BYPASS)
 }
@@ -250,16 +250,16 @@ pub(crate) struct XdpTxSocket {
     tx: Ring<XdpDesc>,
     completion: Ring<u64>,
     cells: Mapping,
-    /// Addresses of the cells that the kernel does not hold.
+    /// Addresses of the cells that the kernel does not own.
     free: Vec<u64>,
-    /// Descriptors written and not yet shown to the kernel.
+    /// Descriptors that are written and not yet published to the kernel.
     unpublished: u32,
-    // Closed first would be as good: the mappings keep the kernel's side alive.
+    // The order of closing does not matter: the mappings keep the kernel's side alive.
     socket: OwnedFd,
 }
 
 impl XdpTxSocket {
-    /// Opens a socket on this queue. Frames of several cells need a kernel that knows them (6.6).
+    /// Opens a socket on this queue. Frames of several cells need Linux 6.6.
     pub(crate) fn open(ifindex: u32, queue: u32, several_cells: bool) -> io::Result<Self> {
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
         let cells = Mapping::anonymous(CELL_COUNT as usize * CELL_BYTES)?;
@@ -281,17 +281,17 @@ impl XdpTxSocket {
         self.socket.as_fd()
     }
 
-    /// Number of cells pushed that are not free again.
+    /// Number of pushed cells that are not free again.
     pub(crate) fn in_flight(&self) -> usize {
         CELL_COUNT as usize - self.free.len()
     }
 
-    /// Number of cells pushed that the kernel has not been shown.
+    /// Number of pushed cells that are not published to the kernel.
     pub(crate) fn unpublished(&self) -> usize {
         self.unpublished as usize
     }
 
-    /// Number of cells published that the kernel has not taken yet.
+    /// Number of published cells that the kernel has not taken yet.
     pub(crate) fn untaken(&self) -> usize {
         self.tx.waiting() as usize
     }
@@ -318,13 +318,13 @@ impl XdpTxSocket {
         }
     }
 
-    /// Shows the kernel what was pushed.
+    /// Publishes the pushed cells to the kernel.
     pub(crate) fn publish(&mut self) {
         self.tx.advance_producer(self.unpublished);
         self.unpublished = 0;
     }
 
-    /// Takes back the cells that the kernel is done with.
+    /// Takes back the cells that the kernel has completed.
     pub(crate) fn reclaim(&mut self) {
         let ready = self.completion.ready();
         self.free.extend((0..ready).map(|index| self.completion.get(index)));
@@ -332,8 +332,8 @@ impl XdpTxSocket {
     }
 }
 
-/// Makes the mapping the socket's packet memory. The kernel pins its pages for as long as it needs
-/// them, so it does not matter which of the two ends first.
+/// Makes the mapping the socket's packet memory. The kernel pins its pages as long as it needs them, so either
+/// of the two may end first.
 fn register(socket: &OwnedFd, cells: &Mapping) -> io::Result<()> {
     let registration = XdpUmemReg {
         addr: cells.start.as_ptr() as u64,
@@ -359,7 +359,7 @@ unsafe impl Send for Mapping {}
 impl Mapping {
     fn anonymous(bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory of ours.
+        // SAFETY: a new mapping at an address selected by the kernel overlaps no other.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::PRIVATE)? };
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap gives no null"), bytes })
     }
@@ -436,18 +436,18 @@ impl<T: Entry> Ring<T> {
         let bytes = entries_start + entry_count as usize * size_of::<T>();
         let mapping = Mapping::of_ring(socket, page_offset, bytes)?;
         assert!(entries_start.is_multiple_of(align_of::<T>()), "the kernel aligns a ring's entries");
-        // SAFETY: the entries begin inside the mapping, which was made to hold all of them.
+        // SAFETY: the entries begin inside the mapping, which is large enough for all of them.
         let entries = unsafe { mapping.start.as_ptr().add(entries_start).cast() };
         let (producer, consumer) = (offset.producer as usize, offset.consumer as usize);
         Ok(Self { mapping, producer, consumer, entries, mask: entry_count - 1 })
     }
 
-    /// Writes the entry `ahead` of the producer index, to be shown to the kernel later.
+    /// Writes the entry `ahead` of the producer index, which is published to the kernel later.
     fn put(&mut self, ahead: u32, entry: T) {
         let index = self.mapping.word(self.producer).load(Ordering::Relaxed).wrapping_add(ahead);
-        // SAFETY: masked, the index is that of one of the entries mapped. The kernel does not read it
-        // before `advance_producer` has passed it: whether it still reads it from the last round is
-        // the socket's bookkeeping of cells, and would garble a frame, not memory.
+        // SAFETY: the masked index refers to a mapped entry. The kernel does not read it before
+        // `advance_producer` has passed it. The socket's accounting of cells ensures that the kernel has
+        // finished reading it in the last round; an error there would corrupt a frame, not memory.
         unsafe { self.entries.add((index & self.mask) as usize).write(entry) }
     }
 
@@ -463,7 +463,7 @@ impl<T: Entry> Ring<T> {
         producer.wrapping_sub(self.mapping.word(self.consumer).load(Ordering::Acquire))
     }
 
-    /// Number of entries that the kernel has written for us.
+    /// Number of entries that the kernel has written.
     fn ready(&self) -> u32 {
         // Acquire pairs with the kernel's release: having seen the index, we see the entries.
         let producer = self.mapping.word(self.producer).load(Ordering::Acquire);
@@ -473,13 +473,13 @@ impl<T: Entry> Ring<T> {
     /// The entry `ahead` of the consumer index.
     fn get(&self, ahead: u32) -> T {
         let index = self.mapping.word(self.consumer).load(Ordering::Relaxed).wrapping_add(ahead);
-        // SAFETY: masked, the index is that of one of the entries mapped; `Entry` takes any bytes.
+        // SAFETY: the masked index refers to a mapped entry; any bytes are a valid `Entry`.
         unsafe { self.entries.add((index & self.mask) as usize).read() }
     }
 
     fn advance_consumer(&mut self, count: u32) {
         let consumer = self.mapping.word(self.consumer);
-        // Release: our reads come before the kernel may write there again.
+        // Release: our reads precede later writes of the kernel.
         consumer.store(consumer.load(Ordering::Relaxed).wrapping_add(count), Ordering::Release);
     }
 }

@@ -1,4 +1,4 @@
-//! What tests on a shared machine agree on: who skips, and who waits.
+//! Rules for tests on a shared machine: when to skip, and when to wait.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
@@ -13,14 +13,14 @@ use wirecap_filter::bpf::{Map, MapKind};
 
 use crate::Namespace;
 
-/// How long something may take on a machine that does other things too.
+/// Time limit for waiting on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The file that tests of loss lock, in the directory for temporary files.
 const LOCK_NAME: &str = "wirecap-testbed.lock";
 
-/// Whether this process may build a test bed: make namespaces and load programs. If not, says SKIP
-/// and why on standard error.
+/// Whether this process may build a test bed: create namespaces and load programs. If not, prints SKIP and the
+/// reason to standard error.
 ///
 /// # Panics
 ///
@@ -32,7 +32,7 @@ pub fn privileged() -> bool {
     lacking.is_none()
 }
 
-/// Says on standard error that a test is skipped because of what is `lacking`.
+/// Reports on standard error that a test is skipped because something is `lacking`.
 ///
 /// # Panics
 ///
@@ -41,16 +41,16 @@ pub fn privileged() -> bool {
 pub fn skip(lacking: &str) {
     let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
     assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
-    // Not by eprintln!, which the test harness keeps to itself when a test passes; and in one piece,
-    // since tests run side by side.
+    // Not with eprintln!, whose output the test harness discards if a test passes; and in one write, because
+    // tests run in parallel.
     let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
 }
 
-/// Waits until `is_so` says yes, for a minute at most: a test waits for what it needs, never for a time.
+/// Waits until `is_so` returns true, for at most a minute: tests wait for conditions, never for a time.
 ///
 /// # Panics
 ///
-/// When the minute is over.
+/// After a minute.
 #[track_caller]
 pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
@@ -61,7 +61,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// The savefiles below the folder of traces, in order: that of `WIRECAP_TRACES`, or `shared/traces` beside the project's folder.
-/// None, and a word about it on standard error, where there is no such folder: the traces are no part of the project.
+/// If there is no such folder, there are none, and a message is printed to standard error: the traces are not part of the
+/// project.
 ///
 /// # Panics
 ///
@@ -87,7 +88,8 @@ pub fn traces() -> Vec<PathBuf> {
     found
 }
 
-/// Held while a test counts losses or measures rates: two of those at once disturb each other.
+/// A lock held while a test counts losses or measures rates, because two such tests at the same time disturb
+/// each other.
 #[derive(Debug)]
 #[must_use = "the lock ends when this is dropped"]
 pub struct LossLock {
@@ -95,19 +97,19 @@ pub struct LossLock {
 }
 
 /// Waits until no other process on this machine, and no other thread of this one, holds the lock.
-/// The kernel takes it from a process that dies.
+/// The kernel releases it when a process dies.
 ///
 /// # Errors
 ///
-/// The kernel's answer if the lock file cannot be opened.
+/// The kernel's error if the lock file cannot be opened.
 pub fn loss_lock() -> io::Result<LossLock> {
     let file = open_lock_file(&env::temp_dir().join(LOCK_NAME))?;
     retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
     Ok(LossLock { _file: file })
 }
 
-/// Opens the file as it is, if there is one: in a sticky directory not even root may open another
-/// user's file for writing.
+/// Opens an existing file without creating it: in a sticky directory not even root may open another user's file
+/// for writing with O_CREAT.
 fn open_lock_file(path: &Path) -> io::Result<File> {
     File::open(path).or_else(|_| OpenOptions::new().write(true).create(true).truncate(false).open(path))
 }

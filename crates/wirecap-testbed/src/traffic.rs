@@ -1,4 +1,4 @@
-//! What frames a sender sends: UDP over IPv4, every frame with its own number.
+//! The frames of a sender: UDP over IPv4, each frame with a unique number.
 
 use std::net::Ipv4Addr;
 
@@ -12,16 +12,16 @@ const UDP_BYTES: usize = 8;
 pub(crate) const STAMP_OFFSET: usize = ETHERNET_BYTES + IPV4_BYTES + UDP_BYTES;
 /// The first bytes of a stamp: "wcap".
 pub(crate) const MAGIC: u32 = u32::from_be_bytes(*b"wcap");
-/// The shortest frame that Ethernet knows, without its checksum.
+/// The shortest Ethernet frame, without its checksum.
 const FRAME_BYTES_MIN: usize = 60;
-/// The longest frame that the in-kernel generator can make: it has one page for frame and overhead.
+/// The longest frame of the in-kernel generator, which has one page for frame and overhead.
 pub(crate) const GENERATED_BYTES_MAX: usize = 3408;
 /// Flows that differ in the source port only; the next ones have the next source address.
 pub(crate) const PORTS_PER_ADDRESS: u32 = 1 << 14;
 const TTL: u8 = 64;
 const PROTOCOL_UDP: u8 = 17;
 
-/// The frames of one sender. Set the fields that matter, take the others from [`Traffic::to`]:
+/// The frames of one sender. Set the required fields, and take the others from [`Traffic::to`]:
 ///
 /// ```
 /// # use wirecap_testbed::{Interface, Sizes, Traffic};
@@ -31,7 +31,7 @@ const PROTOCOL_UDP: u8 = 17;
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Traffic {
-    /// How long the frames are.
+    /// The lengths of the frames.
     pub sizes: Sizes,
     /// Number of flows on each queue, taken in turn. No flow is on two queues, as with RSS.
     pub flows: u32,
@@ -114,16 +114,16 @@ impl Traffic {
         word_sum(&header)
     }
 
-    /// Checks that there can be such frames and the interface can carry them.
+    /// Checks that such frames are possible and that the interface can carry them.
     ///
     /// # Errors
     ///
-    /// [`SetupError::Traffic`] with the value that cannot be.
+    /// [`SetupError::Traffic`] with the invalid value.
     pub fn check(&self, interface: &Interface) -> Result<(), SetupError> {
         self.check_up_to(interface.frame_bytes_max())
     }
 
-    /// Checks that there can be such frames of up to `frame_bytes_max` bytes.
+    /// Checks that such frames of up to `frame_bytes_max` bytes are possible.
     pub(crate) fn check_up_to(&self, frame_bytes_max: usize) -> Result<(), SetupError> {
         let (min, max) = (FRAME_BYTES_MIN as u64, frame_bytes_max as u64);
         for &(frame_bytes, weight) in &self.sizes.shares {
@@ -137,7 +137,7 @@ impl Traffic {
     }
 }
 
-/// How long frames are, without Ethernet's checksum.
+/// Lengths of frames, without the Ethernet checksum.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Lengths in bytes, each with its share of the frames.
@@ -155,8 +155,8 @@ impl Sizes {
         Self::mix(&[(60, 7), (590, 4), (1514, 1)])
     }
 
-    /// Lengths in bytes, each with its weight. Any run of as many frames as the weights add up to has
-    /// exactly these shares, well mingled.
+    /// Lengths in bytes, each with its weight. Any sequence of frames as long as the sum of the weights has
+    /// exactly these shares, evenly mixed.
     pub fn mix(shares: &[(u16, u32)]) -> Self {
         Self { shares: shares.to_vec() }
     }
@@ -165,7 +165,7 @@ impl Sizes {
     ///
     /// # Panics
     ///
-    /// If the weights add up to nothing.
+    /// If the sum of the weights is 0.
     pub fn frame_bytes(&self, sequence: u64) -> u16 {
         let total_weight = u64::from(self.total_weight());
         let mut place = sequence % total_weight * u64::from(self.stride()) % total_weight;
@@ -183,13 +183,13 @@ impl Sizes {
         self.shares.iter().map(|&(frame_bytes, _)| frame_bytes).max().unwrap_or(0)
     }
 
-    /// What the weights add up to.
+    /// The sum of the weights.
     pub(crate) fn total_weight(&self) -> u32 {
         self.shares.iter().map(|&(_, weight)| weight).sum()
     }
 
-    /// The step from one frame's place in the mix to the next one's. Having no divisor in common with
-    /// the total it visits every place; being near the golden section of it, it mingles them.
+    /// The step from one frame's position in the mix to the next one's. It has no divisor in common with the
+    /// total, so it visits every position; it is near the golden section of the total, so it mixes them evenly.
     pub(crate) fn stride(&self) -> u32 {
         let total = self.total_weight();
         let wanted = (f64::from(total) * 0.618) as u32;
@@ -207,7 +207,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// What stands in a frame behind its UDP header.
+    /// The payload of a frame, after its UDP header.
     pub fn to_bytes(self) -> [u8; 14] {
         let mut bytes = [0; 14];
         bytes[..4].copy_from_slice(&MAGIC.to_be_bytes());
@@ -216,17 +216,17 @@ impl Stamp {
         bytes
     }
 
-    /// Writes it into a frame of [`Traffic`]'s, in place of the one that is there.
+    /// Writes it into a frame of [`Traffic`], replacing the previous one.
     ///
     /// # Panics
     ///
-    /// If the frame is too short to have one.
+    /// If the frame is too short for a stamp.
     pub fn write_to(self, frame: &mut [u8]) {
         let bytes = self.to_bytes();
         frame[STAMP_OFFSET..STAMP_OFFSET + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// The stamp of a received frame, if it is one of [`Traffic`]'s (without a VLAN tag).
+    /// The stamp of a received frame, if it is a frame of [`Traffic`] (without a VLAN tag).
     pub fn of(frame: &[u8]) -> Option<Self> {
         let (magic, rest) = frame.get(STAMP_OFFSET..)?.split_first_chunk()?;
         let (queue, rest) = rest.split_first_chunk()?;
@@ -249,7 +249,7 @@ fn word_sum(header: &[u8]) -> u32 {
     header.as_chunks::<2>().0.iter().map(|&word| u32::from(u16::from_be_bytes(word))).sum()
 }
 
-/// A sum of words as one's complement arithmetic has it: what overflows comes in again below.
+/// A sum of words in one's complement arithmetic: overflow is added at the low end.
 fn folded(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
     ((once & 0xffff) + (once >> 16)) as u16

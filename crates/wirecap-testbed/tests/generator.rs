@@ -1,4 +1,4 @@
-//! The generator against the kernel's own counters: what it says it sent was sent, to the frame.
+//! Compares the generator's counts with the kernel's own counters: they agree exactly.
 
 use std::num::NonZero;
 use std::thread;
@@ -42,7 +42,7 @@ impl Bed {
         Generator::new(&self.pair.sender, &traffic).expect("a generator")
     }
 
-    /// Both ends' counters, after checking that they agree with what the generator says.
+    /// Both ends' counters, after checking that they agree with the generator's counts.
     fn balanced(&mut self, sent: &[Sent]) -> (Snapshot, Snapshot) {
         let sender = self.sender.since_start().expect("counters");
         let receiver = self.receiver.since_start().expect("counters");
@@ -84,7 +84,7 @@ fn every_frame_is_counted_when_paced_and_none_is_early() {
         let sent = generator.send(&[Load::new(0, frames).per_second(per_second)]).expect("sent");
         assert_eq!(sent[0].frames, frames);
         bed.balanced(&sent);
-        // A stall may be caught up with for a millisecond; no more can be too fast.
+        // At most a millisecond of a stall may be caught up; no more frames can be early.
         let allowed = sent[0].duration + Duration::from_millis(2);
         let earliest = Duration::from_secs(1).mul_f64((frames - 1) as f64 / per_second as f64);
         assert!(allowed >= earliest, "{sent:?} at {per_second} per second");
@@ -130,7 +130,7 @@ fn a_run_stops_within_fifty_milliseconds_and_still_balances() {
     }
     let _alone = loss_lock().expect("the lock");
     for load in [Load::endless(0), Load::endless(0).per_second(100_000), Load::endless(0).per_second(100)] {
-        // Other work on the machine may delay the sending thread, but not every time.
+        // Other work on the machine may delay the sending thread, but not in every attempt.
         let stops_in_time = (0..10).any(|_| {
             let (sent, time_to_stop) = run_for_100_ms(&load);
             sent.frames > 5 && time_to_stop < Duration::from_millis(50)
@@ -139,7 +139,7 @@ fn a_run_stops_within_fifty_milliseconds_and_still_balances() {
     }
 }
 
-/// What a run sends in 100 ms, and how long it takes to stop then.
+/// The number of frames that a run sends in 100 ms, and the time it then takes to stop.
 fn run_for_100_ms(load: &Load) -> (Sent, Duration) {
     let mut bed = Bed::dropping(1);
     let mut generator = bed.generator(|_| ());

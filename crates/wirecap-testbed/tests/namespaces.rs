@@ -1,6 +1,6 @@
-//! Nothing of a test bed is left, whatever way it ends.
+//! No part of a test bed remains after it ends for any reason.
 //!
-//! The witness is a veth end in a second namespace: it vanishes with the namespace of its peer.
+//! The witness is a veth end in a second namespace, which disappears with the namespace of its peer.
 
 use std::env;
 use std::fs;
@@ -17,10 +17,10 @@ use wirecap_testbed::{
     Generator, Interface, Load, Namespace, Traffic, VethPair, loss_lock, pass_program, privileged,
 };
 
-/// Tells the child process where the witness is to be.
+/// Passes the witness's namespace to the child process.
 const WITNESS_PATH: &str = "WIRECAP_TESTBED_WITNESS";
 
-/// How long anything may take on a busy machine: namespaces end one after the other.
+/// Time limit on a busy machine: the kernel removes namespaces one after the other.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn witness_vanishes(namespace: &Namespace) -> bool {
@@ -93,7 +93,7 @@ fn a_killed_process_leaves_neither_namespace_nor_program() {
     assert!(attached.iter().all(|(_, link)| !programs.contains(&link.program_id)));
 }
 
-/// Not a test of its own: what `a_killed_process_leaves_neither_namespace_nor_program` kills.
+/// Not a test itself: the process that `a_killed_process_leaves_neither_namespace_nor_program` kills.
 #[test]
 #[ignore = "started by another test"]
 fn child_that_holds_a_test_bed() {

@@ -94,6 +94,21 @@ fn time_at(text: &str, now: u64) -> Result<u64, String> {
     of_seconds(seconds(broken_down, text.ends_with('Z')))
 }
 
+/// Checks that packets can lie between two times of the options `--from` and `--to`.
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn check_order(from: Option<u64>, to: Option<u64>) -> Result<(), String> {
+    match (from, to) {
+        (Some(from), Some(to)) if from >= to => {
+            let (from, to) = (text(from), text(to));
+            Err(format!("--from {from} is not before --to {to}: no packet can match"))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
     let number = |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
     text.split(separator).map(number).collect()
@@ -169,6 +184,17 @@ mod tests {
             "2023-11-14T22:13:20.1234567890",
         ] {
             assert!(bad == "12" || time_at(bad, now).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn a_time_must_be_before_the_other() {
+        for (from, to) in [(None, None), (Some(5), None), (None, Some(5)), (Some(4), Some(5))] {
+            assert_eq!(check_order(from, to), Ok(()));
+        }
+        for from in [5, 6] {
+            let fault = check_order(Some(from), Some(5)).unwrap_err();
+            assert!(fault.contains("is not before --to"), "{fault}");
         }
     }
 

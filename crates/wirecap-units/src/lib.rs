@@ -1,4 +1,6 @@
-//! Sizes, rates and times as people write and read them on a command line.
+//! Sizes, counts, rates, times, errors and output files as people write and read them on a command line.
 
 pub mod clock;
+pub mod error;
+pub mod output;
 pub mod size;

@@ -1,4 +1,4 @@
-//! Numbers with units on the command line: `512M`, `10s`.
+//! Numbers on the command line, with units (`512M`, `10s`), and in reports.
 
 use std::time::Duration;
 
@@ -95,6 +95,19 @@ pub fn number(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number".to_owned())
 }
 
+/// A count with its thousands apart: `10,000,000`.
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 /// Bytes for people: `1.0 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -180,6 +193,14 @@ mod tests {
         for bad in ["", "nan", "inf", "-inf", "6O", "60%"] {
             assert!(number(bad).is_err(), "{bad} was taken");
         }
+    }
+
+    #[test]
+    fn thousands_are_set_apart() {
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
+        );
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! A load balancer: the packets of one interface are dealt out to several others by flow, both directions of a
-//! connection to the same one, and what comes from those goes back.
+//! A load balancer: distributes the packets of one interface over several others by flow, both directions of a
+//! connection to the same one, and sends packets from those back.
 //!
 //! `balancer FRONT BACK...`, interfaces; Ctrl-C ends it.
 
@@ -41,7 +41,7 @@ fn take_chunks(worker: &mut Worker, front: &mut Port, backs: &mut [Port]) -> Res
             continue;
         }
         for packet in chunk.drain() {
-            // The hash's high bits, so that the ports of a machine behind this one may go by the low ones.
+            // The hash's high bits, so that a machine after this one may use the low bits.
             let back = (u64::from(flow_hash(packet.data())) * count) >> 32;
             backs[back as usize].send(packet);
         }

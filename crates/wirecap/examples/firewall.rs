@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use wirecap::{Capture, CaptureError, OpenError, Worker};
 
-/// A conversation of which nothing was heard for so long is over.
+/// Idle time after which a conversation is over.
 const SILENCE: Duration = Duration::from_secs(120);
-/// So many are remembered at once.
+/// Maximum number of conversations.
 const CONVERSATIONS_MAX: usize = 1 << 20;
 
 /// A conversation of TCP or UDP: protocol, and both ends in their own order.
@@ -22,14 +22,14 @@ type Conversation = (u8, (IpAddr, u16), (IpAddr, u16));
 /// What the firewall knows.
 #[derive(Debug, Default)]
 pub(crate) struct Firewall {
-    /// When a host inside last spoke.
+    /// Time of the last packet from the inside.
     conversations: HashMap<Conversation, Instant>,
     /// Unsolicited packets from outside.
     pub(crate) refused: u64,
 }
 
 impl Firewall {
-    /// Whether a packet may pass. What is neither TCP nor UDP may: ARP, neighbour discovery, ping.
+    /// Whether a packet may pass. Packets other than TCP and UDP may: ARP, neighbour discovery, ping.
     fn lets_pass(&mut self, frame: &[u8], from_inside: bool, now: Instant) -> bool {
         let Some(conversation) = conversation(frame) else { return true };
         let is_known = match self.conversations.get(&conversation) {
@@ -48,7 +48,7 @@ impl Firewall {
     }
 }
 
-/// The conversation that an Ethernet frame is part of.
+/// The conversation of an Ethernet frame.
 fn conversation(frame: &[u8]) -> Option<Conversation> {
     let packet = frame.get(14..)?;
     let (protocol, source, destination, segment): (_, IpAddr, IpAddr, _) = match frame.get(12..14)? {

@@ -1,4 +1,5 @@
-//! A rate limiter as a bump in the wire: each direction may use so many bits per second, what is more is dropped.
+//! A rate limiter as a bump in the wire: each direction may use this many bits per second; packets beyond that
+//! are dropped.
 //!
 //! `limiter A B MBIT`, two interfaces and a rate; Ctrl-C ends it.
 
@@ -9,15 +10,15 @@ use std::time::Instant;
 
 use wirecap::{Capture, CaptureError, OpenError, Worker};
 
-/// A bucket that fills at the allowed rate, and from which every packet takes as many bytes as it has.
+/// A token bucket, which fills at the allowed rate, and from which every packet takes its length.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: f64,
-    /// It holds no more than this: what a burst may have at once.
+    /// Its capacity: the maximum length of a burst.
     capacity_bytes: f64,
     bytes: f64,
     filled: Instant,
-    /// Packets that found too little in it.
+    /// Packets for which it had too few bytes.
     pub(crate) dropped: u64,
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn open(a: &str, b: &str) -> Result<Capture, OpenError> {
     Capture::on(a).and(b).forwarding().open()
 }
 
-/// Forwards until the capture is stopped, with a bucket for the packets that come in by each interface.
+/// Forwards until the capture is stopped, with a bucket for each receiving interface.
 pub(crate) fn run(
     capture: &Capture,
     buckets: &[Mutex<Bucket>; 2],

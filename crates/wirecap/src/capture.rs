@@ -201,7 +201,7 @@ struct Attached {
     standby: Vec<PacketSocket>,
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
-    /// What the device had dropped when the interface that it was went away, and at the last look.
+    /// The device's drop count when its previous interface was removed, and at the last reading.
     was_handed_back: bool,
     drops_before: u64,
     drops_seen: u64,
@@ -305,7 +305,7 @@ impl Shared {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Why a home ring of `worker` gets no more packets, once everything that had arrived was delivered.
+    /// Why a home ring of `worker` gets no more packets, after all earlier packets were delivered.
     pub(crate) fn failure_of(&self, worker: usize) -> Option<CaptureError> {
         let failures = lock(&self.failures);
         let failed = |(interface, failure): &(usize, Failure)| {
@@ -330,7 +330,7 @@ impl Shared {
         running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self));
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
-        // All of them, whatever became of the first.
+        // All of them, even if the first one fails.
         let uncertain = attachments.map(Attachment::detach).filter(|certain| !certain).count();
         let former = running.interfaces.iter_mut().filter_map(|interface| interface.former.take());
         let former_uncertain =

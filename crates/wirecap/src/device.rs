@@ -70,7 +70,7 @@ pub struct Device {
     pub mac: Option<Mac>,
     /// The longest payload of a frame in bytes, without the link-layer header.
     pub mtu: u32,
-    /// It is set up (`ip link set up`).
+    /// It is administratively up (`ip link set up`).
     pub up: bool,
     /// It is up and could carry frames.
     pub running: bool,
@@ -130,10 +130,10 @@ impl Device {
         found.ok_or_else(|| DeviceError::NoSuchDevice { name: name.to_owned(), existing: survey.names() })
     }
 
-    /// Like [`find`](Self::find), but queries the interface itself only, however many interfaces, addresses and routes
-    /// the host has: [`addresses`](Self::addresses), [`routes`](Self::routes), [`uppers`](Self::uppers) and
-    /// [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a capture with the engine
-    /// `packet`.
+    /// Like [`find`](Self::find), but queries only the interface itself, regardless of the number of interfaces,
+    /// addresses and routes of the host: [`addresses`](Self::addresses), [`routes`](Self::routes),
+    /// [`uppers`](Self::uppers) and [`other_macs`](Self::other_macs) stay empty and [`xdp`](Self::xdp) `None`. For a
+    /// capture with the engine `packet`.
     ///
     /// # Errors As [`find`](Self::find).
     pub fn glance(name: &str) -> Result<Self, DeviceError> {

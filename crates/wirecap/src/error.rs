@@ -80,7 +80,8 @@ pub enum OpenError {
         /// The file that has the limit.
         file: PathBuf,
     },
-    /// The interface's frames do not fit the largest cells, and the kernel cannot spread them over several.
+    /// The interface's frames do not fit the largest cells, and the kernel does not support frames of several
+    /// cells.
     MtuTooLarge {
         /// The interface's name.
         interface: String,

@@ -38,9 +38,9 @@ pub(crate) struct FileRing {
 #[derive(Debug)]
 struct FileSide {
     reader: Reader,
-    /// Everything was read that can be, or the ring closed.
+    /// All packets were read, or the ring was closed.
     ended: bool,
-    /// The first packet of the next chunk, when it ended the last one by being of another interface.
+    /// The first packet of the next chunk, if the last chunk ended because this packet is of another interface.
     ahead: Option<Gathering>,
     /// By the file's interfaces.
     identities: Vec<Arc<RingIdentity>>,
@@ -50,7 +50,7 @@ struct FileSide {
     handed_out: HandedOut,
 }
 
-/// The packets of one chunk, each behind its record.
+/// The packets of one chunk, each after its record.
 #[derive(Debug)]
 struct Gathering {
     interface: u32,
@@ -88,7 +88,7 @@ impl Gathering {
 #[derive(Debug)]
 struct Block(NonNull<[u8]>);
 
-// SAFETY: the bytes are the block's alone, as those of a box are.
+// SAFETY: the bytes belong to the block alone, like those of a box.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -101,14 +101,13 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: it was a box, and only a holder of this value could reach into it.
+        // SAFETY: it was a box, and only the owner of this value can access it.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
-// SAFETY: the bytes stay in one place and only their chunk writes to them after they were gathered;
-// `FileRing` makes one chunk per block, of descriptors that `Gathering::add` took from the very bytes,
-// each behind its record.
+// SAFETY: the bytes do not move, and only their chunk writes to them after they were gathered; `FileRing` makes
+// one chunk per block, of descriptors that `Gathering::add` made for these bytes, each after its record.
 unsafe impl CellOwner for Block {
     fn base(&self) -> NonNull<u8> {
         self.0.cast()
@@ -120,7 +119,7 @@ unsafe impl CellOwner for Block {
 }
 
 impl FileRing {
-    /// A ring that gives the packets of the savefile at `path`, up to `chunk_packets` a chunk.
+    /// A ring with the packets of the savefile at `path`, up to `chunk_packets` per chunk.
     pub(crate) fn open(path: PathBuf, chunk_packets: u32, snap_len: u32) -> Result<Self, ReadError> {
         let reader = Reader::open(&path)?;
         let name = RingName::of_queue(path.display().to_string(), 0);
@@ -139,7 +138,7 @@ impl FileRing {
         Ok(Self { identity: Arc::new(identity), chunk_packets, path, side: Mutex::new(side) })
     }
 
-    /// Gives the packets that `request` asks for only, from those on that were not read yet.
+    /// From now on delivers only packets that match `request`, starting with the first unread one.
     pub(crate) fn set_filter(&self, request: &FilterRequest) -> Result<(), FilterChangeError> {
         let mut side = lock(&self.side);
         let mut sift = Sift::new(request.clone());
@@ -150,7 +149,7 @@ impl FileRing {
             sift.learn(interface as u32, link_type, &path)?;
         }
         if known.is_empty() {
-            // Most files are Ethernet, and a fault should be reported now.
+            // Most files are Ethernet; so errors of the filter are reported now.
             request.compile(LinkType::ETHERNET)?;
         }
         side.sift = sift.after(&side.sift);
@@ -168,7 +167,7 @@ impl FileRing {
         let (packets, bytes) = (gathering.list.cells.len() as u64, gathering.list.wire_bytes);
         let sequence = side.handed_out.count(packets, bytes, false, false);
         let owner = Arc::new(Block::of(gathering.bytes));
-        // SAFETY: the descriptors were made with these bytes by `Gathering::add`.
+        // SAFETY: `Gathering::add` made the descriptors for these bytes.
         Ok(Some(unsafe { Chunk::new(gathering.list, owner, ring, Stamps::InFile, sequence, false) }))
     }
 }
@@ -228,7 +227,7 @@ impl FileSide {
         self.sift.accepts_bytes(ahead.interface, data, ahead.list.wire_bytes as u32)
     }
 
-    /// Who the packets of this interface of the file came from.
+    /// The origin of the packets of this interface of the file.
     fn identity(&mut self, ring: &RingIdentity, interface: u32) -> Arc<RingIdentity> {
         let known = self.reader.interfaces();
         for (index, known) in known.iter().enumerate().skip(self.identities.len()) {
@@ -263,7 +262,7 @@ impl Ring for FileRing {
         self.chunk_packets
     }
 
-    /// One, for "more packets follow": only reading tells how many.
+    /// One, for "more packets follow": the number is unknown until they are read.
     fn backlog(&self) -> u32 {
         u32::from(!self.is_exhausted())
     }

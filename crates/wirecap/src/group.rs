@@ -83,7 +83,7 @@ impl Seat {
     }
 }
 
-/// The properties of a ring that a worker must know without asking it.
+/// The properties of a ring that a worker must know without accessing the ring.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     /// Its home worker.
@@ -203,7 +203,8 @@ impl Group {
         &self.rings
     }
 
-    /// The smallest number of packets that one of the rings can take without tending; `None` if no ring needs it.
+    /// The smallest number of packets that one of the rings can take without being tended; `None` if no ring
+    /// needs tending.
     pub(crate) fn unattended(&self) -> Option<u32> {
         self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
     }
@@ -480,8 +481,8 @@ impl Group {
         candidates.filter(|buddy| buddy.backlog > buddy.limit).max_by(Candidate::by_share)
     }
 
-    /// Whether `worker` is gone, or has not asked for too long although it has packets. The time counts from the second
-    /// look of idle buddies.
+    /// Whether `worker` is gone, or has made no request for too long although it has packets. The time counts from the
+    /// second look of idle buddies.
     fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         let seat = &self.seats[worker];
         let asked = seat.asked.load(Ordering::Acquire);
@@ -573,7 +574,7 @@ impl Group {
     /// In basic mode no other worker may take the packets of one that is gone: return an error, because the ring would
     /// fill up unnoticed.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
-        // In this order: a worker that left because of the end is not missed.
+        // In this order: a worker that left because the capture ended causes no error.
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -666,7 +667,7 @@ mod model {
     use crate::sync::{AtomicU32, model};
     use crate::umem::chunk::RingIdentity;
 
-    /// A test ring that is only a count of its waiting packets.
+    /// A test ring that consists only of a count of its waiting packets.
     #[derive(Debug)]
     struct Count {
         identity: Arc<RingIdentity>,

@@ -1,4 +1,4 @@
-//! Our half of a ring that is shared with the kernel: one side produces, the other consumes.
+//! The application's half of a ring that is shared with the kernel: one side produces, the other consumes.
 //!
 //! AF_XDP has four of them per queue (fill, rx, tx, completion; kernel documentation, `networking/af_xdp.rst`). Two
 //! free-running 32-bit indices show the progress of each side; slots from the consumer's index up to the producer's
@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use crate::sync::{AtomicU32, Ordering, UnsafeCell, fence};
 
-/// The other side moved its index to where it cannot be: the ring can no longer be trusted.
+/// The other side published an invalid index: the ring can no longer be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BrokenRing {
     pub(crate) producer: u32,
@@ -29,7 +29,7 @@ impl fmt::Display for BrokenRing {
     }
 }
 
-/// Where the parts of one ring lie in memory, and what keeps them there.
+/// The addresses of the parts of one ring, and the owner of its memory.
 pub(crate) struct SharedRing<T> {
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
@@ -39,24 +39,24 @@ pub(crate) struct SharedRing<T> {
     _owner: Arc<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the pointers lead to memory that `_owner` keeps alive and that no thread is tied to; the
-// indices are atomics, and the slots are only touched through `Producer` and `Consumer`, of which
-// there is one each (the promise made to `from_parts`).
+// SAFETY: the pointers refer to memory that `_owner` keeps alive and that is not tied to a thread; the indices
+// are atomics, and the slots are only accessed through `Producer` and `Consumer`, of which there is one each
+// (guaranteed by the caller of `from_parts`).
 unsafe impl<T: Send> Send for SharedRing<T> {}
-// SAFETY: as above: through a shared reference only the atomics can be reached.
+// SAFETY: as above: a shared reference only permits access to the atomics.
 unsafe impl<T: Send> Sync for SharedRing<T> {}
 
 /// `XDP_RING_NEED_WAKEUP`: the kernel sleeps until it is called.
 const NEED_WAKEUP: u32 = 1;
 
 impl<T: Copy> SharedRing<T> {
-    /// A ring whose parts lie at the given places.
+    /// A ring whose parts are at the given addresses.
     ///
     /// # Safety
     ///
-    /// The places must be valid and suitably aligned for as long as `owner` lives; `capacity` slots,
-    /// a power of two, must be mapped; and at most one `Producer` and one `Consumer` may be made on
-    /// the memory in all, the kernel's own half included.
+    /// The addresses must be valid and suitably aligned for as long as `owner` lives; `capacity` slots, a power
+    /// of two, must be mapped; and at most one `Producer` and one `Consumer` may be made on the memory in all,
+    /// the kernel's own half included.
     pub(crate) unsafe fn from_parts(
         producer: NonNull<AtomicU32>,
         consumer: NonNull<AtomicU32>,
@@ -75,7 +75,7 @@ impl<T: Copy> SharedRing<T> {
     }
 
     fn producer(&self) -> &AtomicU32 {
-        // SAFETY: valid while `_owner` lives, by the promise made to `from_parts`.
+        // SAFETY: valid while `_owner` lives, as guaranteed by the caller of `from_parts`.
         unsafe { self.producer.as_ref() }
     }
 
@@ -89,7 +89,7 @@ impl<T: Copy> SharedRing<T> {
         unsafe { self.flags.as_ref() }
     }
 
-    /// The run of slots from index `start`: how many of `wanted` lie before the ring wraps.
+    /// The run of slots from index `start`: the number of `wanted` slots before the ring wraps.
     fn run(&self, start: u32, wanted: u32) -> (usize, usize) {
         let first = start & (self.capacity - 1);
         (first as usize, wanted.min(self.capacity - first) as usize)
@@ -125,7 +125,7 @@ impl<T: Copy> SharedRing<T> {
         }
     }
 
-    /// Fills the slots from index `start` with `items`, each put through `convert`.
+    /// Fills the slots from index `start` with `items`, each converted by `convert`.
     ///
     /// # Safety
     ///
@@ -171,8 +171,7 @@ pub(crate) struct HeapRing<T> {
     slots: Box<[UnsafeCell<T>]>,
 }
 
-// SAFETY: the slots are only touched through the one `Producer` and the one `Consumer` that `pair`
-// hands out.
+// SAFETY: the slots are only accessed through the one `Producer` and the one `Consumer` that `pair` returns.
 #[cfg(any(test, feature = "sim"))]
 unsafe impl<T: Send> Sync for HeapRing<T> {}
 
@@ -187,8 +186,8 @@ impl<T: Copy + Default + Send + 'static> HeapRing<T> {
             slots: (0..capacity).map(|_| UnsafeCell::new(T::default())).collect(),
         });
         let half = || {
-            // SAFETY: the parts live inside the `Arc` that goes along as the owner, `capacity` slots
-            // were made, and this function makes exactly one half of each kind.
+            // SAFETY: the parts live inside the `Arc` that is passed as the owner, `capacity` slots were
+            // allocated, and this function creates exactly one half of each kind.
             unsafe {
                 SharedRing::from_parts(
                     NonNull::from(&ring.producer),
@@ -204,37 +203,37 @@ impl<T: Copy + Default + Send + 'static> HeapRing<T> {
     }
 }
 
-/// Looks at a ring's fill without taking part in it, and without keeping it: a mapped ring keeps its
+/// Shows a ring's fill level without producing, consuming or keeping it alive: a mapped ring would keep its
 /// socket open.
 #[derive(Debug, Clone)]
 pub(crate) struct Gauge<T>(Weak<SharedRing<T>>);
 
 impl<T: Copy> Gauge<T> {
-    /// How many slots are filled: a snapshot, stale the moment it is taken; 0 when the ring is gone.
+    /// Number of filled slots: a snapshot, which may be outdated at once; 0 if the ring is gone.
     pub(crate) fn filled(&self) -> u32 {
         let Some(ring) = self.0.upgrade() else { return 0 };
         // Acquire: the consumer saw the producer at least this far, so the load below is no older than
         // that, and the difference is never negative.
         let consumer = ring.consumer().load(Ordering::Acquire);
         let filled = ring.producer().load(Ordering::Relaxed).wrapping_sub(consumer);
-        // Both sides may have moved on between the two loads: then the ring looks fuller than it is.
+        // If both sides advance between the two loads, the ring looks fuller than it is.
         filled.min(ring.capacity)
     }
 
-    /// The producer's index: so many slots were ever filled, modulo 2^32, if it began at 0 as the kernel's do; `None` when
-    /// the ring is gone.
+    /// The producer's index: the total number of filled slots, modulo 2^32, if it started at 0 as the kernel's indices do;
+    /// `None` if the ring is gone.
     pub(crate) fn produced(&self) -> Option<u32> {
         self.0.upgrade().map(|ring| ring.producer().load(Ordering::Acquire))
     }
 }
 
-/// The half that takes slots which the other side filled.
+/// The half that takes slots filled by the other side.
 #[derive(Debug)]
 pub(crate) struct Consumer<T> {
     shared: Arc<SharedRing<T>>,
-    /// Up to here slots were taken; published by `release`.
+    /// Slots up to here were taken; published by `release`.
     head: u32,
-    /// Up to here the producer was seen to have filled.
+    /// The last seen index of the producer.
     tail: u32,
 }
 
@@ -249,18 +248,18 @@ impl<T: Copy> Consumer<T> {
         self.shared.owner()
     }
 
-    /// Another ring lies in the same place now: forgets how far the one before had come.
+    /// Another ring is at the same address now: resets the indices.
     pub(crate) fn restart(&mut self) {
         self.head = self.shared.consumer().load(Ordering::Relaxed);
         self.tail = self.head;
     }
 
-    /// A view of the ring's fill for those who do not hold the consumer.
+    /// A view of the ring's fill level for code that does not own the consumer.
     pub(crate) fn gauge(&self) -> Gauge<T> {
         Gauge(Arc::downgrade(&self.shared))
     }
 
-    /// How many filled slots there are to take.
+    /// Number of filled slots that can be taken.
     ///
     /// # Errors
     ///
@@ -273,7 +272,7 @@ impl<T: Copy> Consumer<T> {
         if available > self.shared.capacity {
             return Err(BrokenRing { producer, consumer: self.head, capacity: self.shared.capacity });
         }
-        // Kept only now: `take_into` trusts it.
+        // Stored only after the check: `take_into` trusts it.
         self.tail = producer;
         Ok(available)
     }
@@ -296,19 +295,19 @@ impl<T: Copy> Consumer<T> {
         Ok(count as usize)
     }
 
-    /// Puts back the last `count` slots that were taken and not released.
+    /// Undoes taking the last `count` slots that were not released.
     pub(crate) fn put_back(&mut self, count: u32) {
         self.head = self.head.wrapping_sub(count);
     }
 
-    /// Gives the slots that were taken back to the producer.
+    /// Returns the taken slots to the producer.
     pub(crate) fn release(&mut self) {
-        // Release pairs with the producer's acquire: our reads of the slots come before their reuse.
+        // Release pairs with the producer's acquire: our reads of the slots precede their reuse.
         self.shared.consumer().store(self.head, Ordering::Release);
     }
 
-    /// Plays the kernel that goes to sleep or wakes up: whether the producer must call it. To be
-    /// followed by another look at the ring before it sleeps.
+    /// For a simulated kernel that goes to sleep or wakes up: sets whether the producer must call it. It must
+    /// look at the ring once more before it sleeps.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn set_needs_wakeup(&self, needed: bool) {
         self.shared.flags().store(if needed { NEED_WAKEUP } else { 0 }, Ordering::Relaxed);
@@ -316,8 +315,8 @@ impl<T: Copy> Consumer<T> {
         fence(Ordering::SeqCst);
     }
 
-    /// Claims to have taken more slots than there are, as a kernel in disorder might;
-    /// [`release`](Self::release) tells the truth again.
+    /// Publishes an index beyond the filled slots, as a faulty kernel might; [`release`](Self::release)
+    /// publishes a valid one again.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.head.wrapping_add(self.shared.capacity + 1);
@@ -329,9 +328,9 @@ impl<T: Copy> Consumer<T> {
 #[derive(Debug)]
 pub(crate) struct Producer<T> {
     shared: Arc<SharedRing<T>>,
-    /// Up to here slots were filled; published by `submit`.
+    /// Slots up to here were filled; published by `submit`.
     tail: u32,
-    /// Up to here the consumer was seen to have taken.
+    /// The last seen index of the consumer.
     head: u32,
 }
 
@@ -347,19 +346,19 @@ impl<T: Copy> Producer<T> {
         self.shared.owner()
     }
 
-    /// Another ring lies in the same place now: forgets how far the one before had come.
+    /// Another ring is at the same address now: resets the indices.
     pub(crate) fn restart(&mut self) {
         self.tail = self.shared.producer().load(Ordering::Relaxed);
         self.head = self.shared.consumer().load(Ordering::Relaxed);
     }
 
-    /// How many slots can be filled.
+    /// Number of slots that can be filled.
     ///
     /// # Errors
     ///
     /// When the consumer's index is ahead of what was produced.
     pub(crate) fn free(&mut self) -> Result<u32, BrokenRing> {
-        // Acquire pairs with the consumer's release: it has done reading the slots that we now reuse.
+        // Acquire pairs with the consumer's release: it has finished reading the slots that we now reuse.
         self.head = self.shared.consumer().load(Ordering::Acquire);
         let capacity = self.shared.capacity;
         capacity.checked_sub(self.tail.wrapping_sub(self.head)).ok_or(BrokenRing {
@@ -369,7 +368,7 @@ impl<T: Copy> Producer<T> {
         })
     }
 
-    /// How many filled slots the consumer has not taken yet.
+    /// Number of filled slots that the consumer has not taken yet.
     ///
     /// # Errors
     ///
@@ -378,7 +377,7 @@ impl<T: Copy> Producer<T> {
         Ok(self.shared.capacity - self.free()?)
     }
 
-    /// How many slots the consumer was seen to have taken when it was looked at last, modulo 2^32.
+    /// Number of slots that the consumer had taken at the last look, modulo 2^32.
     pub(crate) fn taken(&self) -> u32 {
         self.head
     }
@@ -395,8 +394,8 @@ impl<T: Copy> Producer<T> {
         Ok(())
     }
 
-    /// Fills slots with as many of `items` as there is room for, each put through `convert`; the
-    /// consumer sees them after [`submit`](Self::submit). Returns how many went in.
+    /// Fills slots with as many of `items` as there is room for, each converted by `convert`; the consumer sees
+    /// them after [`submit`](Self::submit). Returns their number.
     ///
     /// # Errors
     ///
@@ -415,13 +414,13 @@ impl<T: Copy> Producer<T> {
         Ok(count)
     }
 
-    /// Shows the filled slots to the consumer.
+    /// Publishes the filled slots to the consumer.
     pub(crate) fn submit(&mut self) {
-        // Release pairs with the consumer's acquire: the slots' contents come before the index.
+        // Release pairs with the consumer's acquire: the slots' contents are written before the index.
         self.shared.producer().store(self.tail, Ordering::Release);
     }
 
-    /// Whether the kernel sleeps and must be called to look at the ring. To be asked after
+    /// Whether the kernel sleeps and must be called to look at the ring. Call this after
     /// [`submit`](Self::submit).
     pub(crate) fn needs_wakeup(&self) -> bool {
         // The kernel sets the flag, then looks at the ring once more; we publish the ring, then look
@@ -431,8 +430,8 @@ impl<T: Copy> Producer<T> {
         self.shared.flags().load(Ordering::Relaxed) & NEED_WAKEUP != 0
     }
 
-    /// Claims to have filled more slots than there are, as a kernel in disorder might;
-    /// [`submit`](Self::submit) tells the truth again.
+    /// Publishes an index beyond the ring, as a faulty kernel might; [`submit`](Self::submit) publishes a valid
+    /// one again.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn break_index(&self) {
         let beyond = self.tail.wrapping_add(self.shared.capacity + 1);
@@ -521,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_that_lies_is_found_out() {
+    fn an_invalid_producer_index_is_an_error() {
         let (producer, mut consumer) = HeapRing::<u64>::pair(4, 0);
         producer.break_index();
         let mut out = Vec::new();
@@ -529,13 +528,13 @@ mod tests {
             consumer.take_into(&mut out, 8),
             Err(BrokenRing { producer: 5, consumer: 0, capacity: 4 })
         );
-        // Nor is the lie believed the second time.
+        // The invalid index is also rejected the second time.
         assert!(consumer.take_into(&mut out, 5).is_err());
         assert!(out.is_empty());
     }
 
     #[test]
-    fn a_consumer_that_lies_is_found_out() {
+    fn an_invalid_consumer_index_is_an_error() {
         let (mut producer, consumer) = HeapRing::<u64>::pair(4, 0);
         consumer.break_index();
         assert!(producer.free().is_err());
@@ -551,7 +550,7 @@ mod model {
 
     const ITEMS: [u64; 5] = [0, 1, 2, 3, 4];
 
-    /// Puts all items in, as many at a time as there is room for.
+    /// Fills in all items, as many at a time as there is room for.
     fn produce(mut producer: Producer<u64>) {
         let mut left = &ITEMS[..];
         while !left.is_empty() {
@@ -579,7 +578,7 @@ mod model {
         });
     }
 
-    /// A gauge may be late, but never takes an empty ring for a full one.
+    /// A gauge may be outdated, but never reports an empty ring as full.
     #[test]
     fn a_gauge_shows_no_more_than_was_put_in() {
         model(|| {
@@ -589,7 +588,7 @@ mod model {
                 let mut seen = Vec::new();
                 consumer.take_into(&mut seen, 2).unwrap();
                 consumer.release();
-                // The ring is to stay: a gauge does not keep it.
+                // The ring must stay: a gauge does not keep it.
                 (seen.len() as u32, consumer)
             });
             let putter = thread::spawn(move || {

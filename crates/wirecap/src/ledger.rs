@@ -11,8 +11,8 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::Serialize;
+use wirecap_units::size::grouped;
 
-use crate::numbers::grouped;
 use crate::warning::Warning;
 
 pub use recorded::{LostLater, Recorded};
@@ -54,8 +54,8 @@ pub struct Drops {
     /// Their receive queue was added during the capture and had no ring yet; they went to the host. Counted per
     /// interface: 0 for a single ring.
     pub no_ring: u64,
-    /// Other reasons: left in the ring when the capture was closed, described by the kernel with an impossible
-    /// descriptor, or, with the engine `packet`, dropped by the kernel between two blocks although blocks were free.
+    /// Other reasons: left in the ring when the capture was closed, described by an invalid descriptor, or, with the
+    /// engine `packet`, dropped by the kernel between two blocks although blocks were free.
     pub other: u64,
 }
 
@@ -95,7 +95,8 @@ pub struct Account {
     pub dropped: Drops,
     /// Chunks captured by a worker other than the ring's own.
     pub offloaded_chunks: u64,
-    /// Those of these chunks that were taken whatever the threshold, because the ring's worker was stuck or gone.
+    /// The offloaded chunks that were taken regardless of the threshold, because the ring's worker was stuck or
+    /// gone.
     pub abandoned_chunks: u64,
     /// Delivered packets longer than the MTU ([`Warning::SuperPackets`](crate::Warning::SuperPackets)).
     pub super_packets: u64,
@@ -146,8 +147,8 @@ pub(crate) struct HandedOut {
 }
 
 impl HandedOut {
-    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: whatever the
-    /// threshold.
+    /// Counts a chunk and returns its sequence number. `offloaded`: a buddy gets it; `abandoned`: regardless of
+    /// the threshold.
     #[inline]
     pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
         let sequence = self.chunks;
@@ -340,9 +341,8 @@ impl Ledger {
         }
     }
 
-    /// Whether every offered packet was delivered and reached the file or port that the application reported, as far as
-    /// is known, and none can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are
-    /// unknown.
+    /// Whether every offered packet was delivered and reached the file or port that the application reported, and no
+    /// packet can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are unknown.
     pub fn is_lossless(&self) -> bool {
         self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
     }
@@ -685,7 +685,7 @@ mod tests {
     }
 
     #[test]
-    fn the_paper_s_notation() {
+    fn the_papers_notation() {
         assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
         assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }

@@ -1,12 +1,12 @@
-//! Lossless packet capture on stock Linux: ring buffer pools, buddy groups and zero-copy chunks.
+//! Packet capture on stock Linux: ring buffer pools, buddy groups, zero-copy chunks and an exact ledger.
 //!
-//! The system is that of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs
-//! in High-speed Networks* (IMC 2014), rebuilt on AF_XDP and AF_PACKET.
+//! It rebuilds the system of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs in
+//! High-speed Networks* (IMC 2014), on AF_XDP and AF_PACKET.
 //!
-//! Behind every receive queue stands a pool of R chunks of M packet buffers (cells), all of them posted
-//! to the kernel, so that a burst of R x M packets is kept whatever the application is doing. Workers
-//! take filled cells as chunks, without copying them, and give them back by dropping the chunk. An
-//! exact [ledger](Ledger) says what became of every packet.
+//! Every receive queue has a pool of R chunks of M packet buffers (cells). All cells are posted to the kernel,
+//! so a burst of R x M packets is kept even if the application reads nothing. Workers take filled cells as
+//! chunks, without copying them, and return them by dropping the chunk. An exact [ledger](Ledger) accounts for
+//! every packet.
 //!
 //! ```no_run
 //! let capture = wirecap::Capture::on("eth0") // all rings; "eth0@2" for one
@@ -31,7 +31,7 @@
 //! # Ok::<(), wirecap::OpenError>(())
 //! ```
 //!
-//! What was captured can be changed and sent through another interface, without being copied either:
+//! Captured packets can be changed and sent on another interface, also without being copied:
 //! [`CaptureBuilder::forwarding`], [`Chunk::drain`], [`Port`].
 
 /// The guide's program, compiled.
@@ -79,7 +79,6 @@ pub use ledger::{
 };
 pub use limits::Cgroup;
 pub use names::{Holder, RingName};
-pub use numbers::grouped;
 pub use packet::reader::BlockReader;
 pub use packet::{Direction, Spread};
 pub use steer::flow::flow_hash;
@@ -91,4 +90,5 @@ pub use warning::Warning;
 pub use wirecap_filter as filter;
 pub use wirecap_filter::bpf;
 pub use wirecap_savefile as savefile;
+pub use wirecap_units::size::grouped;
 pub use xdp::{CellFit, holders};

@@ -1,4 +1,4 @@
-//! What memory the process may have, asked before any is taken.
+//! The memory that the process may use, checked before any is allocated.
 
 mod cgroup;
 
@@ -36,7 +36,7 @@ pub(crate) fn check_memory(needed_bytes: u64, locked_bytes: u64) -> Result<(), O
     }
 }
 
-/// The limit on locked memory in bytes; `None` when there is none, or it does not bind this process.
+/// The limit on locked memory in bytes; `None` if there is none, or it does not apply to this process.
 fn locked_memory_limit() -> Option<u64> {
     if opener::has(Privilege::LockedMemory) { None } else { locked_memory_rlimit() }
 }
@@ -46,7 +46,7 @@ pub(crate) fn locked_memory_rlimit() -> Option<u64> {
     getrlimit(Resource::Memlock).current
 }
 
-/// Bytes of memory that the process could have at most: those of the machine, or of a smaller memory cgroup.
+/// The maximum memory of the process in bytes: that of the machine, or of a smaller memory cgroup.
 pub(crate) fn memory_total() -> u64 {
     let machine = meminfo("MemTotal").unwrap_or(1 << 30);
     Cgroup::all().iter().map(|cgroup| cgroup.limit_bytes).fold(machine, u64::min)

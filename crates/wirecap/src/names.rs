@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; where the packets of a queue
-/// are dealt out to several rings, `eth0@2.0`, `eth0@2.1` and so on. Where the rings of a whole interface share its
-/// packets by flow, with the engine `packet`, they are only numbered.
+/// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; if the packets of a queue are
+/// distributed over several rings, `eth0@2.0`, `eth0@2.1` and so on. If the rings of a whole interface share its
+/// packets by flow (engine `packet`), they are only numbered.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RingName {
     /// The interface's name.
     pub interface: String,
     /// Its receive queue, or its number among the interface's rings, counted from 0.
     pub queue: u32,
-    /// Which of the queue's rings it is, counted from 0; `None` if the queue has one.
+    /// Its number among the queue's rings, counted from 0; `None` if the queue has one ring.
     pub part: Option<u32>,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for RingName {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Holder {
-    /// Its number; `None` where that is not to be seen.
+    /// Its PID; `None` if it is not visible.
     pub pid: Option<u32>,
     /// The name of its program.
     pub program: Option<String>,

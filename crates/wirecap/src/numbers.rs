@@ -1,17 +1,4 @@
-//! Numbers as people write and read them.
-
-/// A count with its thousands apart: `10,000,000`.
-pub fn grouped(count: u64) -> String {
-    let digits = count.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
+//! Lists of numbers as people write them.
 
 /// `2`, `0-3`, `0,2`, `0-1,4`: the numbers in a list of ranges, in its order; `None` for anything else, and if one of
 /// them is `limit` or more.
@@ -31,14 +18,6 @@ pub(crate) fn parse_ranges(list: &str, limit: u32) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn thousands_are_set_apart() {
-        assert_eq!(
-            [0, 999, 1000, 1_234_567].map(grouped),
-            ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
-        );
-    }
 
     #[test]
     fn a_list_has_numbers_and_ranges() {

@@ -1,17 +1,17 @@
 //! The `packet` engine: AF_PACKET sockets with TPACKET_V3 rings on any interface (tap mode).
 //!
-//! The host keeps its traffic; the rings get copies. The R x M cells of a ring are R blocks of M cells'
-//! memory, which the kernel fills one after the other with packets as long as they are: short packets
-//! lie closer than in cells, so there is room for more of them. What is different from the `xdp` engine:
+//! The host keeps its traffic; the rings get copies. The memory of a ring's R x M cells is divided into R
+//! blocks of M cells each, which the kernel fills one after the other with packets of their actual length, so
+//! there is room for more short packets than in cells. The differences to the engine `xdp`:
 //!
-//! - A block is handed over when it is full, or some time after it was begun, so a packet may wait
-//!   that long.
-//! - A block belongs to the chunks made of it until the last of them is dropped, and the kernel uses the
-//!   blocks in turn: when it comes round to one that is still held it waits there, and what arrives
-//!   meanwhile is lost (`no_cell`), although other blocks are free. So a chunk may be held for as long
-//!   as the ring takes to fill once, and no longer.
-//! - The kernel chooses the ring of a flow where rings share an interface or a queue. It takes the security parameter index of IPsec for ports, and each
-//!   direction has one of its own, so the two directions of an encrypted flow may come in two rings.
+//! - A block is handed over when it is full, or a fixed time after it was opened, so a packet may wait that
+//!   long.
+//! - A block belongs to the chunks made of it until the last of them is dropped, and the kernel uses the blocks
+//!   in turn: if the next block is still held, the kernel waits for it, and packets that arrive meanwhile are
+//!   lost (`no_cell`), although other blocks are free. So a chunk can be held for as long as the ring takes to
+//!   fill once.
+//! - If rings share an interface or a queue, the kernel selects the ring of a flow. It treats the security parameter index of IPsec
+//!   as ports. The index differs between the directions, so the two directions of an encrypted flow may arrive on two rings.
 //! - A worker's descriptor stays readable while a chunk of the last block is held.
 
 #![allow(unsafe_code)]
@@ -51,8 +51,8 @@ use crate::umem::pool::Geometry;
 
 pub use steering::Direction;
 
-/// Bytes of a block at least: the longest packet that offloads make by default (64 KiB, headers not
-/// counted), as the kernel would cut one that is longer than a block.
+/// Minimum bytes of a block: the longest packet that offloads make by default (64 KiB without headers), because
+/// the kernel truncates a packet that is longer than a block.
 const BLOCK_BYTES_MIN: u32 = 128 << 10;
 /// Bytes of the longest packet that offloads make by default, with its headers.
 const SUPER_PACKET_BYTES: u32 = (64 << 10) + 128;
@@ -61,16 +61,18 @@ pub(crate) const CELL_BYTES: u32 = 2048;
 /// Bytes of an Ethernet header with two VLAN tags: the difference between a frame and the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
 /// Default time after which an open block with packets is handed over. A lone packet then waits for 10 ms on average,
-/// and an unread ring of 512 blocks lasts for 10 s of any low traffic. A shorter time costs more wake-ups (from 4 ms on
-/// too few to be measured; at 1 ms, 64 idle rings took a third of a core) and fills the ring with emptier blocks.
+/// and an unread ring of 512 blocks lasts for 10 s of any low traffic. A shorter time costs more wake-ups (from 4 ms
+/// on, the cost is too small to be measured; at 1 ms, 64 idle rings used a third of a core) and fills the ring with
+/// emptier blocks.
 pub(crate) const DEFAULT_RETIRE_AFTER: Duration = Duration::from_millis(20);
-/// How much later the kernel may hand over a block: a tick of its coarsest clock, and some scheduling delay.
+/// Maximum delay of the kernel in handing over a block: a tick of its coarsest clock, and some scheduling
+/// delay.
 pub(crate) const RETIREMENT_SLACK: Duration = Duration::from_millis(50);
-/// Bytes of a packet that the kernel keeps at least: enough to put a VLAN tag in.
+/// Minimum bytes of a packet that the kernel keeps: enough to insert a VLAN tag.
 const SNAP_BYTES_MIN: u32 = 64;
-/// Instructions of a socket's filter at most (`BPF_MAXINSNS`).
+/// Maximum number of instructions of a socket's filter (`BPF_MAXINSNS`).
 const SOCKET_INSNS_MAX: usize = 4096;
-/// How many sockets a group may have unless it asks for more.
+/// Maximum number of sockets in a group by default.
 const GROUP_SOCKETS_MAX: usize = 256;
 
 /// The settings for opening rings.
@@ -94,7 +96,7 @@ pub(crate) struct Opened {
     pub(crate) shape: BlockShape,
 }
 
-/// How the packets of an interface are spread over its rings.
+/// How the packets of an interface are distributed over its rings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Spread {
     /// By flow: both directions of a connection share a ring.
@@ -102,11 +104,12 @@ pub enum Spread {
         /// How many rings there are.
         rings: u32,
     },
-    /// By receive queue: a ring for each of these, in ascending order. A queue that stands here several times has
-    /// as many rings, which share its packets by flow. What comes from other queues is not captured, and
-    /// neither is what the driver does not name the queue of.
+    /// By receive queue: a ring for each of these, in ascending order. A queue that is listed several times has
+    /// as many rings, which share its packets by flow. Packets of other queues, and packets without a queue
+    /// number from the driver, are not captured.
     ///
-    /// On a veth, which names no queue, XDP frames (those of a redirect) count as queue 0's.
+    /// On a veth, whose driver provides no queue number, XDP frames (from a redirect) count as packets of queue
+    /// 0.
     Queues(Vec<u32>),
 }
 
@@ -128,7 +131,7 @@ impl Spread {
     }
 }
 
-/// The blocks of a ring of R x M cells: R blocks of M cells' memory, in whole pages, and large enough
+/// The blocks of a ring of R x M cells: R blocks with the memory of M cells, in whole pages, and large enough
 /// for every packet.
 pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     let bytes = (geometry.chunk_cells * CELL_BYTES).max(BLOCK_BYTES_MIN);
@@ -136,7 +139,7 @@ pub(crate) fn block_shape(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes: bytes.next_multiple_of(page_bytes), blocks: geometry.chunks }
 }
 
-/// The same memory in blocks as small as they can be.
+/// The same memory in blocks of minimum size.
 pub(crate) fn small_blocks(geometry: Geometry) -> BlockShape {
     let shape = block_shape(geometry);
     let block_bytes = BLOCK_BYTES_MIN.next_multiple_of(rustix::param::page_size() as u32);
@@ -144,7 +147,7 @@ pub(crate) fn small_blocks(geometry: Geometry) -> BlockShape {
     BlockShape { block_bytes, blocks: blocks as u32 }
 }
 
-/// Has the kernel make the memory of a ring.
+/// Requests the memory of a ring from the kernel.
 fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io::Result<Store> {
     let shape = settings.shape;
     match settings.immediate {
@@ -159,7 +162,8 @@ fn make_store(socket: &PacketSocket, device: &Device, settings: &Settings) -> io
     }
 }
 
-/// Bytes of the longest packet that can come from `device`: what offloads put together is longer than any frame.
+/// Bytes of the longest packet that can arrive from `device`: packets merged by offloads are longer than any
+/// frame.
 fn longest_packet(device: &Device) -> u32 {
     let frame = device.mtu + LINK_HEADER_BYTES;
     let joins = device.offloads.is_none_or(|on| on.gro || on.gro_hardware || on.lro || on.tso || on.gso);
@@ -225,8 +229,8 @@ pub(crate) fn open(
         .map(|socket| Unplaced::new(socket, plan.marks_tell()).map(Arc::new))
         .transpose()
         .map_err(failed("count the packets without a queue on"))?;
-    // Until here every socket refused every packet: those that came while the group was incomplete would
-    // have gone to the wrong ring, or to several.
+    // Until here every socket rejected every packet: while the group was incomplete, packets would have gone to
+    // the wrong ring, or to several.
     let mut filtering = Filtering::none(settings.rings.snap_len);
     match &settings.rings.filter {
         Some(filter) => {
@@ -257,9 +261,10 @@ struct Plan<'a> {
     spread: &'a Spread,
     direction: Direction,
     ignore_outgoing: bool,
-    /// The interface has one receive queue: every packet is of it, whether or not the driver says so.
+    /// The interface has one receive queue: every packet belongs to it, even if the driver provides no queue
+    /// number.
     one_queue: bool,
-    /// What the driver marks the packets of queue 0 with.
+    /// The driver's mark of packets of queue 0.
     first_mark: u32,
 }
 
@@ -292,7 +297,7 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Has the socket refuse every packet, also when it is bound.
+    /// Makes the socket reject every packet, also when it is bound.
     fn deafen(&self, socket: PacketSocket) -> io::Result<PacketSocket> {
         socket.attach_filter(&steering::nothing())?;
         if self.ignore_outgoing {
@@ -301,7 +306,7 @@ impl<'a> Plan<'a> {
         Ok(socket)
     }
 
-    /// The name of the ring at `place`: with its receive queue where it has one, else a number.
+    /// The name of the ring at `place`: with its receive queue if it has one, otherwise a number.
     fn name_of(&self, interface: &str, place: usize) -> RingName {
         let Spread::Queues(queues) = self.spread else {
             return RingName::of_queue(interface, place as u32);
@@ -317,7 +322,7 @@ impl<'a> Plan<'a> {
         queues.partition_point(|&other| other < queue)..queues.partition_point(|&other| other <= queue)
     }
 
-    /// Which packets the ring at `place` looks at.
+    /// The packets that the ring at `place` receives.
     fn selection(&self, place: usize) -> Selection {
         let queue_mark = match self.spread {
             Spread::Queues(queues) if self.goes_by_marks() => Some(self.mark(queues[place])),
@@ -326,26 +331,26 @@ impl<'a> Plan<'a> {
         Selection { direction: self.direction, queue_mark }
     }
 
-    /// What the driver marks the packets of `queue` with.
+    /// The driver's mark of packets of `queue`.
     fn mark(&self, queue: u32) -> u32 {
         queue + self.first_mark
     }
 
-    /// Whether a packet's mark tells that its queue is not known.
+    /// Whether the mark of a packet shows that its queue is unknown.
     fn marks_tell(&self) -> bool {
         self.first_mark > steering::NO_QUEUE
     }
 
-    /// Whether the queues of packets have to be told from each other.
+    /// Whether packets must be distinguished by queue.
     fn goes_by_marks(&self) -> bool {
         matches!(self.spread, Spread::Queues(_)) && !self.one_queue
     }
 
-    /// Whether one group has all sockets, and a program that knows which queue is whose.
+    /// Whether one group has all sockets and a program that maps queues to sockets.
     ///
-    /// Where a queue has several rings a program does not serve: it cannot ask for the symmetric hash of a flow. There the
-    /// rings of each queue are a group by that hash. So each group gets every packet of the interface, and its sockets'
-    /// filters refuse those of other queues.
+    /// If a queue has several rings, a program cannot be used, because it has no access to the symmetric hash of a flow.
+    /// Then the rings of each queue are a group by that hash. Each group gets every packet of the interface, and its
+    /// sockets' filters reject packets of other queues.
     fn has_program(&self) -> bool {
         self.goes_by_marks() && !self.spread.shares_queues()
     }
@@ -361,15 +366,15 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A socket for packets that no ring gets, unless they are filtered out: the program must send them somewhere, and
-    /// if packets are marked they are counted.
+    /// A socket for packets that belong to no ring: the program must assign them to a socket, and packets without a
+    /// known queue are counted there.
     fn socket_for_others(&self) -> io::Result<Option<PacketSocket>> {
         let is_needed = self.has_program() || self.goes_by_marks() && self.marks_tell();
         is_needed.then(|| PacketSocket::new().and_then(|socket| self.deafen(socket))).transpose()
     }
 
-    /// Binds the sockets that `each` returns in the order of the rings, the one for other packets last: that is the
-    /// order of the groups, also when the interface goes down and comes back.
+    /// Binds the sockets returned by `each` in the order of the rings, the one for other packets last: this is the
+    /// order of the groups, also after the interface was down.
     fn bind(
         &self,
         sockets: usize,
@@ -399,8 +404,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Gets the packets of an interface with several queues that no ring gets, and counts those of which the
-/// kernel does not know the queue.
+/// Receives the packets of an interface with several queues that belong to no ring, and counts packets whose
+/// queue is unknown.
 #[derive(Debug)]
 pub(crate) struct Unplaced {
     socket: Mutex<Option<PacketSocket>>,
@@ -408,7 +413,7 @@ pub(crate) struct Unplaced {
 }
 
 impl Unplaced {
-    /// Counts by `socket`, which refuses every packet until now, if `marks_tell`.
+    /// Counts with `socket`, which has rejected every packet so far, if `marks_tell`.
     fn new(socket: PacketSocket, marks_tell: bool) -> io::Result<Self> {
         if marks_tell {
             socket.keep_little()?;
@@ -417,7 +422,7 @@ impl Unplaced {
         Ok(Self { socket: Mutex::new(Some(socket)), count: AtomicU64::new(0) })
     }
 
-    /// How many there were until now.
+    /// Number of such packets so far.
     pub(crate) fn count(&self) -> u64 {
         let socket = lock(&self.socket);
         let counts = socket.as_ref().and_then(|socket| socket.take_counts().ok()).unwrap_or_default();
@@ -425,7 +430,7 @@ impl Unplaced {
         self.count.fetch_add(new, Ordering::Relaxed) + new
     }
 
-    /// Counts by `socket` from now on, which refuses every packet until now.
+    /// From now on counts with `socket`, which has rejected every packet so far.
     fn exchange(&self, socket: PacketSocket, marks_tell: bool) -> io::Result<()> {
         let other = Self::new(socket, marks_tell)?;
         self.count();
@@ -439,7 +444,7 @@ impl Unplaced {
     }
 }
 
-/// What receives on an interface. The kernel undoes all of it when the process ends.
+/// The sockets that receive on an interface. The kernel closes them when the process ends.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     rings: Vec<Arc<PacketRing>>,
@@ -472,7 +477,7 @@ impl Attachment {
         self.rings.len() > 1 || self.unplaced.is_some()
     }
 
-    /// Goes on on `device`, which has come in the place of the interface that it was on.
+    /// Continues on `device`, which replaces the interface.
     pub(crate) fn move_to(&mut self, device: &Device) -> Result<(), OpenError> {
         let failed =
             |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
@@ -490,7 +495,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// As [`move_to`](Self::move_to), by other sockets: those of a group keep the interface that they joined it for.
+    /// As [`move_to`](Self::move_to), with other sockets, because sockets of a group are tied to the interface on
+    /// which they joined it.
     fn move_group_to(&self, device: &Device) -> Result<(), OpenError> {
         let failed =
             |action| move |source| OpenError::PacketSocket { interface: device.name.clone(), action, source };
@@ -515,13 +521,14 @@ impl Attachment {
         self.rings.iter().for_each(|ring| _ = ring.silence());
         wait_for_running_programs();
         for (place, (ring, (socket, store))) in self.rings.iter().zip(sockets).enumerate() {
-            // SAFETY: the interface of the former socket is gone, and what its packets ran through has ended.
+            // SAFETY: the interface of the former socket is gone, and the kernel no longer processes packets of
+            // it.
             unsafe { ring.exchange(device.index, plan.selection(place), socket, store) };
         }
         self.filtering.begin(&self.rings).map_err(failed("attach a socket filter on"))
     }
 
-    /// From now on the sockets run `program`, whatever `set_filter` said.
+    /// From now on the sockets run `program`, regardless of `set_filter`.
     pub(crate) fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
         if program.len() > SOCKET_INSNS_MAX {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -530,7 +537,7 @@ impl Attachment {
         self.rings.iter().try_for_each(|ring| ring.listen(&program, true))
     }
 
-    /// Why user space decides on every packet, if it does.
+    /// Why user space filters every packet, if it does.
     pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
         self.filtering.in_user_space.as_deref()
     }
@@ -543,9 +550,9 @@ impl Attachment {
         let silent: Vec<bool> = self.rings.iter().map(|ring| ring.silence().is_ok()).collect();
         let waited = wait_for_running_programs();
         for (ring, _) in self.rings.iter().zip(silent).filter(|(_, silent)| *silent) {
-            // SAFETY: the filter that refuses every packet is in place, and whatever ran before it has
-            // ended: no packet is written any more. Where the kernel had no memory for that filter its
-            // last block is left to it, and counted at the close.
+            // SAFETY: the filter that rejects every packet is attached, and earlier receive calls have ended:
+            // no packet is written any more. If the kernel had no memory for that filter, the last block stays
+            // with the kernel and is counted at the close.
             unsafe { ring.end() };
         }
         waited

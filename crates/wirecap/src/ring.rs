@@ -1,4 +1,4 @@
-//! A receive ring as workers and the group see it, with any engine.
+//! The interface of a receive ring to workers and the group, for all engines.
 
 use std::any::Any;
 use std::fmt;
@@ -19,7 +19,7 @@ pub(crate) use crate::umem::rx::Help;
 #[derive(Debug, Clone)]
 pub(crate) struct RingSettings {
     pub(crate) geometry: Geometry,
-    /// Whose times are looked up.
+    /// Source of the timestamps.
     pub(crate) timestamps: Timestamps,
     pub(crate) promiscuous: bool,
     /// Bytes kept of each packet.
@@ -36,11 +36,11 @@ pub(crate) struct RingSettings {
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Its name and place.
     fn identity(&self) -> &Arc<RingIdentity>;
-    /// R x M: how many packets it can hold.
+    /// R x M: the number of packets that it can hold.
     fn capacity(&self) -> u32;
-    /// M: how many packets a chunk of it has at most.
+    /// M: the maximum number of packets of a chunk.
     fn chunk_cells(&self) -> u32;
-    /// Packets that wait to be captured: a snapshot.
+    /// Number of packets that wait to be captured: a snapshot.
     fn backlog(&self) -> u32;
     /// Whether no packets wait: a snapshot.
     fn is_empty(&self) -> bool {
@@ -51,26 +51,26 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
         let waiting = self.backlog();
         Cells { waiting, posted: self.capacity().saturating_sub(waiting), ..Cells::default() }
     }
-    /// Takes up to M packets, or nothing when none wait or the ring is closed.
+    /// Takes up to M packets; `None` if no packets wait or the ring is closed.
     fn capture(&self) -> Result<Option<Chunk>, CaptureError>;
-    /// As [`capture`](Self::capture), for a worker that the ring is not a home ring of: gives nothing while another
-    /// worker captures from the ring.
+    /// As [`capture`](Self::capture), for a worker whose home ring it is not: `None` while another worker captures
+    /// from the ring.
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
-    /// Hands a descriptor that is readable while packets wait to `watch`.
+    /// Passes a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
     /// Whether its interface was removed, so that no packets can arrive.
     fn is_gone(&self) -> bool;
-    /// Whether everything there will ever be was captured: the end of a file.
+    /// Whether all packets were captured and no more can arrive: the end of a file.
     fn is_exhausted(&self) -> bool {
         false
     }
-    /// Packets that arrived and were not dropped, captured yet or not; may take a while to count. Those of several
-    /// cells may count as more of them.
+    /// Number of packets that arrived and were not dropped, captured or not. Counting may take some time, and
+    /// packets of several cells may count more than once.
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
     }
-    /// What became of its packets so far. It takes no lock and no memory, so a signal handler may call it, but
-    /// packets that are on their way out of the ring at this moment may be missing.
+    /// The account of its packets so far. It takes no lock and allocates no memory, so a signal handler may
+    /// call it, but packets that are being taken out of the ring at that moment may be missing.
     fn tally(&self) -> Tally {
         let account = self.account();
         Tally {
@@ -79,9 +79,9 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
             dropped: account.dropped.total(),
         }
     }
-    /// Adds up what the kernel counts in few bits. To be called now and then.
+    /// Accumulates the kernel's counters of few bits. Must be called before they can wrap.
     fn keep_count(&self) {}
-    /// The packet socket that receives its packets, if that is how they come.
+    /// The packet socket that receives its packets, if it uses one.
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
         None
     }
@@ -89,13 +89,13 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
         None
     }
-    /// How many packets it can take without [`tend`](Self::tend).
+    /// Number of packets that it can take without [`tend`](Self::tend).
     fn unattended(&self) -> u32 {
         self.capacity()
     }
-    /// Gives the kernel more free cells, if it has fewer than it should.
+    /// Posts more free cells, if fewer than required are posted.
     fn tend(&self) {}
-    /// The ring's account; `device` drops are not its business.
+    /// The ring's account, without `device` drops.
     fn account(&self) -> Account;
     /// Counts the remaining packets as dropped and releases the kernel's side.
     fn close(&self);

@@ -5,14 +5,14 @@ use std::ops::Index;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A list that only grows, up to the room that it was made with. Reading takes no lock.
+/// A list that only grows, up to its initial capacity. Reading takes no lock.
 pub(crate) struct Seats<T> {
     seats: Box<[OnceLock<T>]>,
     taken: AtomicUsize,
 }
 
 impl<T> Seats<T> {
-    /// `taken`, and room for `more`.
+    /// A list of `taken` with room for `more`.
     pub(crate) fn new(taken: impl IntoIterator<Item = T>, more: usize) -> Self {
         let taken: Vec<OnceLock<T>> = taken.into_iter().map(OnceLock::from).collect();
         let count = taken.len();
@@ -20,7 +20,7 @@ impl<T> Seats<T> {
         Self { seats: taken.into_iter().chain(free).collect(), taken: AtomicUsize::new(count) }
     }
 
-    /// The same list with room for `more` in all.
+    /// The same list with room for `more` further entries.
     pub(crate) fn with_room(self, more: usize) -> Self {
         Self::new(self.seats.into_iter().filter_map(OnceLock::into_inner), more)
     }
@@ -30,12 +30,12 @@ impl<T> Seats<T> {
         self.taken.load(Ordering::Acquire)
     }
 
-    /// How many there may be at most.
+    /// The maximum number of entries.
     pub(crate) fn room(&self) -> usize {
         self.seats.len()
     }
 
-    /// All there are, the first ones first.
+    /// All entries, in the order in which they were added.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.seats.iter().map_while(OnceLock::get)
     }
@@ -44,7 +44,7 @@ impl<T> Seats<T> {
         self.seats.first().and_then(OnceLock::get)
     }
 
-    /// Takes the next seat; gives `item` back if none is free. To be called by one thread at a time.
+    /// Takes the next seat; returns `item` if none is free. Only one thread may call this at a time.
     pub(crate) fn push(&self, item: T) -> Result<usize, T> {
         let index = self.len();
         match self.seats.get(index) {

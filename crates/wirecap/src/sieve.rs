@@ -1,4 +1,4 @@
-//! What user space does of a filter: it looks at the packets on which the kernel could not decide.
+//! The part of a filter that runs in user space, on packets that the kernel's part could not decide.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ impl UserFilter {
         self.compiled.matches(packet.data, packet.wire_len, &context) > 0
     }
 
-    /// For whom the kernel would say that a received frame is.
+    /// The packet type that the kernel would report for a received frame.
     fn packet_type(&self, frame: &[u8]) -> PacketType {
         match frame.first_chunk::<6>() {
             Some([0xff, 0xff, 0xff, 0xff, 0xff, 0xff]) => PacketType::Broadcast,
@@ -47,13 +47,13 @@ impl UserFilter {
     }
 }
 
-/// Which of a ring's packets user space decides on, and how.
+/// Which of a ring's packets user space filters, and how.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Check {
     /// None: the kernel has filtered, or there is no filter.
     #[default]
     Nothing,
-    /// Those that bear a VLAN tag.
+    /// Packets with a VLAN tag.
     Tagged(UserFilter),
     /// All.
     Everything(UserFilter),
@@ -69,19 +69,19 @@ impl Check {
     }
 }
 
-/// A packet as the sieve sees it.
+/// The properties of a packet that the sieve uses.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sifted<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) wire_len: u32,
-    /// It bears a VLAN tag that the kernel's filter did not see.
+    /// It has a VLAN tag that the kernel's filter did not see.
     pub(crate) tagged: bool,
-    /// For whom it is, where the kernel said so.
+    /// Its packet type, if the kernel reported it.
     pub(crate) packet_type: Option<PacketType>,
 }
 
-/// A ring's part of a filter. While the filter is changed, packets that the old one was to decide on wait in the
-/// ring: those must match both.
+/// A ring's part of a filter. While the filter is changed, packets that passed the old one wait in the ring:
+/// they must match both.
 #[derive(Debug, Default)]
 pub(crate) struct Sieve {
     /// The filters for waiting packets, in order.
@@ -93,14 +93,14 @@ pub(crate) struct Sieve {
 
 #[derive(Debug)]
 struct Stage {
-    /// How many of the ring's next cells (with the engine `packet`: packets) it is for; none while it is not known
-    /// yet how many wait.
+    /// Number of the ring's next cells (with the engine `packet`: packets) to which it applies; none while the
+    /// number of waiting ones is unknown.
     left: Option<u64>,
     checks: Vec<Check>,
 }
 
 impl Sieve {
-    /// From now on `filter` looks at everything, until [`settle`](Self::settle).
+    /// From now on `filter` checks all packets, until [`settle`](Self::settle).
     pub(crate) fn begin_change(&mut self, filter: UserFilter) {
         self.stages.push_back(Stage { left: None, checks: vec![self.check.clone()] });
         for stage in &mut self.stages {
@@ -118,7 +118,7 @@ impl Sieve {
         self.stages.retain(|stage| stage.left != Some(0));
     }
 
-    /// Whether it has nothing to look at.
+    /// Whether it has no packets to check.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.stages.is_empty() && matches!(self.check, Check::Nothing)
@@ -169,7 +169,7 @@ mod tests {
         assert!(!accepts(&mut sieve, 2));
         sieve.settle(Check::Everything(at_least(1)), 2);
         assert!(accepts(&mut sieve, 3));
-        // One of those is left, and three more have come.
+        // One of those is left, and three more have arrived.
         sieve.begin_change(at_least(2));
         sieve.settle(Check::Nothing, 4);
         assert_eq!([2, 1, 2, 1, 0].map(|byte| accepts(&mut sieve, byte)), [false, false, true, false, true]);

@@ -1,12 +1,12 @@
-//! The `sim` engine: real pools, rings, chunks and buddy groups over a kernel that is played.
+//! The `sim` engine: real pools, rings, chunks and buddy groups over a simulated kernel.
 //!
 //! A [`SimKernel`] holds the kernel's half of one ring's fill and rx rings: it takes cells from the
 //! fill ring, writes packets into them and publishes their descriptors, as a driver with an AF_XDP
-//! socket does. It can also be slow, asleep or wrong. On the other half runs the very code that runs on
-//! a real interface. Nothing here reads a clock or a source of chance: time is what the caller says, and
-//! [`Random`] gives the same numbers for the same seed, so that every run can be played again.
+//! socket does. It can also be slow, asleep or faulty. The application's half is the code that runs on a real
+//! interface. The simulator reads no clock and no source of randomness: the caller passes the time, and
+//! [`Random`] returns the same numbers for the same seed, so every run can be repeated.
 //!
-//! [`SimCapture`] is for tests that play kernel and workers themselves; a [`Simulation`] plays whole
+//! [`SimCapture`] is for tests that drive kernel and workers themselves; a [`Simulation`] simulates whole
 //! captures under load:
 //!
 //! ```
@@ -45,7 +45,7 @@ mod random;
 mod seat_tests;
 mod simulation;
 mod transmitter;
-// Miri is too slow for these, and goes the same ways in `tests`.
+// Miri is too slow for these; it runs the same code in `tests`.
 #[cfg(all(test, not(loom), not(miri)))]
 mod simulation_tests;
 #[cfg(all(test, not(loom)))]
@@ -86,37 +86,37 @@ use crate::umem::rx::{RxRing, StampSource};
 use crate::umem::supply::{Stock, Supply};
 use crate::umem::tx::{TxKernel, TxRing};
 
-/// What is to be simulated.
+/// The settings of a simulated capture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimSettings {
-    /// How many receive rings there are.
+    /// Number of receive rings.
     pub rings: usize,
-    /// How many more there may be later ([`SimCapture::seat_ring`]).
+    /// Number of rings that can be added later ([`SimCapture::seat_ring`]).
     pub rings_later: usize,
-    /// How many workers share them; no more than rings.
+    /// Number of workers, at most one per ring.
     pub workers: usize,
     /// The sizes of each ring's pool. A cell must be larger than [`HEADROOM_BYTES`].
     pub geometry: Geometry,
-    /// Whether and how workers help each other.
+    /// Basic or advanced mode.
     pub mode: Mode,
-    /// How they choose whom to help.
+    /// How a helper selects the next ring.
     pub policy: Policy,
-    /// How long a worker may be away until its buddies take everything from its rings.
+    /// Time without a request after which buddies take all chunks of a worker's rings.
     pub stuck_after: Duration,
-    /// N: how many free cells a driver takes from the fill ring ahead of the packets.
+    /// N: number of free cells that a driver takes from the fill ring in advance.
     pub descriptors: u32,
-    /// Slots of the rx ring, a power of two; `None` makes room for all cells, as the other engines do.
+    /// Slots of the rx ring, a power of two; `None`: room for all cells, as in the other engines.
     pub rx_slots: Option<u32>,
-    /// Whether a driver that finds no free cells sleeps until it is called.
+    /// Whether a driver that finds no free cells sleeps until a system call wakes it.
     pub drivers_sleep: bool,
-    /// Where the rings' 32-bit indices begin.
+    /// First value of the rings' 32-bit indices.
     pub first_index: u32,
-    /// How many cells of each ring are posted, if not all.
+    /// Number of posted cells per ring, if not all.
     pub warm: Option<u32>,
-    /// Whether the rings share one pool, of which each has a quarter of R x M for itself.
+    /// Whether the rings share one pool, in which a quarter of R x M is reserved for each.
     pub elastic: bool,
-    /// Whether what is captured may be sent: on one port with a tx queue for each ring. The rings then share one pool,
-    /// in which each has its R x M cells and there are M more for new packets. Not to be had with `elastic`.
+    /// Whether captured packets can be sent, on one port with a tx queue for each ring. The rings then share one pool,
+    /// which has R x M cells for each ring and M cells for new packets. Cannot be combined with `elastic`.
     pub forwards: bool,
     /// Slots of the tx and completion rings, a power of two.
     pub tx_slots: u32,
@@ -140,16 +140,16 @@ impl Default for SimSettings {
             warm: None,
             elastic: false,
             forwards: false,
-            // Few, so that they are full at times.
+            // Few slots, so that the rings are sometimes full.
             tx_slots: 8,
         }
     }
 }
 
-/// Bytes in front of every simulated packet: its time of arrival.
+/// Bytes before every simulated packet, which contain its time of arrival.
 pub const HEADROOM_BYTES: u32 = 8;
 
-/// Times as a [`SimKernel`] writes them.
+/// Timestamps in the format that a [`SimKernel`] writes.
 #[derive(Debug)]
 struct SimStamps;
 
@@ -166,14 +166,14 @@ pub struct SimCapture {
     rings: Vec<Arc<RxRing>>,
     kernels: Vec<Arc<SimKernel>>,
     geometry: Geometry,
-    /// What the rings of an elastic pool share.
+    /// The stock of cells that the rings of an elastic pool share.
     stock: Option<Arc<Stock>>,
     exchange: Option<Arc<Exchange>>,
     transmitters: Vec<Arc<SimTransmitter>>,
 }
 
-/// One worker of a [`SimCapture`]. It does not wait: a [`Simulation`] plays how it does, by the engine's own policy. A
-/// worker that is dropped is gone.
+/// One worker of a [`SimCapture`]. It never waits; a [`Simulation`] simulates the waiting by the engine's own policy.
+/// Dropping it removes the worker.
 #[derive(Debug)]
 pub struct SimWorker {
     group: Arc<Group>,
@@ -182,19 +182,19 @@ pub struct SimWorker {
     waiting: Waiting,
 }
 
-/// What a worker got when it asked for a chunk.
+/// The answer to a worker's request for a chunk.
 #[derive(Debug)]
 pub enum Answer {
     /// A chunk.
     Chunk {
         /// The chunk.
         chunk: Chunk,
-        /// The workers that are to be woken, because help is needed.
+        /// The workers to wake, because a ring needs help.
         wake: Vec<usize>,
     },
-    /// Nothing now.
+    /// No chunk at the moment.
     Nothing,
-    /// Nothing, now and for ever: the capture has ended and its rings are empty.
+    /// No more chunks: the capture has ended and its rings are empty.
     Ended,
 }
 
@@ -202,14 +202,13 @@ impl SimCapture {
     /// Opens the rings and posts all their cells.
     ///
     /// # Panics
-    ///
-    /// If the settings make no sense: no rings, no workers or more of them than rings, no cells, cells
-    /// that are no power of two or not larger than the headroom.
+    /// If the settings are invalid: no rings, no workers or more workers than rings, no cells, or a cell size
+    /// that is not a power of two or not larger than the headroom.
     pub fn new(settings: &SimSettings) -> Self {
         Self::with(settings, |ring| ring)
     }
 
-    /// As [`new`](Self::new), with each ring shown to the group as `disguise` makes it.
+    /// As [`new`](Self::new), but the group gets each ring as returned by `disguise`.
     fn with(settings: &SimSettings, disguise: impl Fn(Arc<RxRing>) -> Arc<dyn Ring>) -> Self {
         assert!((1..=settings.rings).contains(&settings.workers), "1 to {} workers", settings.rings);
         assert!(settings.geometry.cells() > 0, "no cells");
@@ -233,27 +232,26 @@ impl SimCapture {
         Self { group, rings, kernels, geometry, stock, exchange, transmitters }
     }
 
-    /// Opens one more ring, as large as the others: a receive queue has appeared. Returns the worker that serves it.
+    /// Opens one more ring, as large as the others, as for a new receive queue. Returns the worker that serves it.
     ///
     /// # Panics
-    ///
-    /// If there is no room for it, or the rings share a pool.
+    /// If there is no free seat, or the rings share a pool.
     pub fn seat_ring(&mut self, settings: &SimSettings) -> usize {
-        assert!(!settings.elastic && !settings.forwards, "the cells of a shared pool were dealt out");
+        assert!(!settings.elastic && !settings.forwards, "all cells of a shared pool are assigned");
         let one = SimSettings { rings: 1, ..settings.clone() };
         let cells = supplies(&one).0.pop().expect("there is one ring");
         let Opened { ring, kernel, .. } = open_ring(self.rings.len(), cells, &one);
         self.rings.push(Arc::clone(&ring));
         self.kernels.push(kernel);
-        self.group.add(ring, 0).expect("there is room for it")
+        self.group.add(ring, 0).expect("a seat is free")
     }
 
-    /// Closes ring `ring`: what is left in it counts as dropped.
+    /// Closes ring `ring`: packets left in it count as dropped.
     pub fn close_ring(&self, ring: usize) {
         self.rings[ring].close();
     }
 
-    /// The interface of ring `ring` is removed, and another one comes in its place: its driver begins anew.
+    /// Replaces the interface of ring `ring` by another one, whose driver starts from its initial state.
     pub fn replace_interface(&self, ring: usize) {
         let (ring, kernel) = (&self.rings[ring], &self.kernels[ring]);
         let moved = ring.move_to(kernel.clone(), |rx| {
@@ -272,7 +270,7 @@ impl SimCapture {
         moved.expect("an open fill ring can move");
     }
 
-    /// A handle on the port, if what is captured may be sent.
+    /// A handle on the port, if the capture forwards.
     pub fn port(&self) -> Option<Port> {
         self.exchange.as_ref().map(|exchange| Port::new(Arc::clone(exchange), 0))
     }
@@ -282,24 +280,23 @@ impl SimCapture {
         &self.transmitters[queue]
     }
 
-    /// How many cells for new packets are free.
+    /// Number of free cells for new packets.
     pub fn new_cells(&self) -> usize {
         self.exchange.as_ref().map_or(0, |exchange| exchange.new_cells())
     }
 
-    /// The worker of number `index`.
+    /// The worker with number `index`.
     pub fn worker(&self, index: usize) -> SimWorker {
         assert!(index < self.group.workers(), "there are {} workers", self.group.workers());
         let (group, exchange) = (Arc::clone(&self.group), self.exchange.clone());
         SimWorker { waiting: Waiting::new(&group, index), group, exchange, index }
     }
 
-    /// The same rings as a [`Capture`], whose workers are those that applications have: they wait by the machine's
-    /// clock, and nothing arrives while they do. [`worker`](Self::worker)s must not be used beside them.
+    /// The same rings as a [`Capture`] with the workers that applications use. They wait by the machine's clock,
+    /// and no packets arrive while they wait. Do not use [`worker`](Self::worker)s at the same time.
     ///
     /// # Errors
-    ///
-    /// When the system has no descriptors left.
+    /// If the system has no file descriptors left.
     pub fn capture(&self) -> Result<Capture, OpenError> {
         let rings = self.rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect();
         let group = &self.group;
@@ -312,7 +309,7 @@ impl SimCapture {
         &self.kernels[ring]
     }
 
-    /// How many filled cells wait in ring `ring`.
+    /// Number of filled cells that wait in ring `ring`.
     pub fn backlog(&self, ring: usize) -> u32 {
         self.rings[ring].backlog()
     }
@@ -322,7 +319,7 @@ impl SimCapture {
         self.group.home_of(ring)
     }
 
-    /// Does what the keeper does: gives the kernel more free cells, where it has fewer than it should.
+    /// Runs the keeper once: posts free cells to rings that have too few.
     pub fn tend(&self) {
         if let Some(exchange) = &self.exchange {
             exchange.tend();
@@ -330,50 +327,51 @@ impl SimCapture {
         self.rings.iter().for_each(|ring| ring.tend());
     }
 
-    /// How often the keeper does that, if the capture has one.
+    /// The keeper's interval, if the capture has a keeper.
     pub fn keeper_period(&self) -> Option<Duration> {
         self.group.unattended().map(keeper::period)
     }
 
-    /// How many cells of ring `ring` are free and not posted.
+    /// Number of cells of ring `ring` that are free and not posted.
     pub fn idle_cells(&self, ring: usize) -> usize {
         self.rings[ring].fill_ring().idle_cells()
     }
 
-    /// How many free cells are no ring's, in an elastic pool.
+    /// Number of free cells in the stock of an elastic pool.
     pub fn stock_cells(&self) -> usize {
         self.stock.as_ref().map_or(0, |stock| stock.len())
     }
 
     /// Takes a chunk from ring `ring` without a worker.
     fn take_chunk(&self, ring: usize) -> Option<Chunk> {
-        self.rings[ring].capture().expect("simulated rings break only when they are told to")
+        self.rings[ring].capture().expect("a simulated ring breaks only on request")
     }
 
-    /// Filled cells that are not captured yet, also those of packets that are not all there.
+    /// Filled cells that are not captured yet, including those of incomplete packets.
     #[cfg(all(test, not(loom)))]
     fn cells_waiting(&self, ring: usize) -> usize {
         self.rings[ring].filled_cells() as usize + self.kernels[ring].held_back()
     }
 
-    /// How many cells there are in the pool that all rings share.
+    /// Number of cells in the pool that all rings share.
     fn cells(&self) -> usize {
         self.rings[0].fill_ring().pool().geometry().cells() as usize
     }
 
-    /// How many cells are on tx and completion rings and in between, wait for earlier chunks, or are for new packets.
+    /// Number of cells that are on tx and completion rings or between these, wait for earlier chunks, or are reserved
+    /// for new packets.
     fn cells_on_their_way(&self) -> usize {
         let parked = self.exchange.as_ref().map_or(0, |exchange| exchange.parked_cells());
         let sent: usize = self.transmitters.iter().map(|transmitter| transmitter.cells()).sum();
         parked + sent + self.new_cells()
     }
 
-    /// From now on workers end when the rings are empty.
+    /// Stops the capture: workers end when the rings are empty.
     pub fn end(&self) {
         self.group.end();
     }
 
-    /// Closes the rings: what is left in them counts as dropped. Chunks that are held stay valid.
+    /// Closes the rings: packets left in them count as dropped. Outstanding chunks stay valid.
     pub fn close(&self) {
         if let Some(exchange) = &self.exchange {
             exchange.close();
@@ -381,7 +379,7 @@ impl SimCapture {
         self.rings.iter().for_each(|ring| ring.close());
     }
 
-    /// The account so far, for a run that has taken `duration`.
+    /// The ledger so far, for a run of length `duration`.
     pub fn ledger(&self, duration: Duration) -> Ledger {
         let page = |ring: &Arc<RxRing>| RingLedger {
             name: ring.identity().name.to_string(),
@@ -400,11 +398,10 @@ impl SimWorker {
         self.index
     }
 
-    /// Asks for the next chunk at time `now` of the clock that all workers share.
+    /// Requests the next chunk at time `now` of the clock that all workers share.
     ///
     /// # Errors
-    ///
-    /// When a ring broke, or its worker is gone and in basic mode no other worker may serve it.
+    /// If a ring broke, or if in basic mode a ring's worker is gone, whose ring no other worker may serve.
     pub fn ask(&mut self, now: Duration) -> Result<Answer, CaptureError> {
         if let Some(exchange) = &self.exchange {
             exchange.tend();
@@ -420,12 +417,12 @@ impl SimWorker {
         })
     }
 
-    /// How it rests before it asks for the next chunk, if it does.
+    /// How long the worker rests before it requests the next chunk, if it rests.
     fn begin(&mut self, now: Duration) -> Option<Wait> {
         self.waiting.begin(&self.group, || now.as_nanos() as u64)
     }
 
-    /// How it waits after it asked in vain.
+    /// How the worker waits after a request that returned no chunk.
     fn idle(&mut self, now: Duration) -> Wait {
         let lags = self.exchange.as_ref().is_some_and(|exchange| exchange.is_busy());
         self.waiting.idle(&self.group, || now.as_nanos() as u64, lags)
@@ -446,7 +443,7 @@ struct RingCells {
     supply: Supply,
 }
 
-/// The cells of every ring, and what they share.
+/// The cells of every ring, and the parts that they share.
 fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
     let (geometry, warm) = (settings.geometry, settings.warm);
     if settings.forwards {
@@ -473,7 +470,7 @@ fn supplies(settings: &SimSettings) -> (Vec<RingCells>, Option<Arc<Stock>>) {
     (shares.into_iter().map(share).collect(), Some(stock.clone()))
 }
 
-/// The cells of rings that share a pool with cells for new packets at its end.
+/// The cells of rings that share a pool, whose last cells are for new packets.
 fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
     let geometry = settings.geometry;
     let chunks = geometry.chunks * settings.rings as u32 + 1;
@@ -489,7 +486,7 @@ fn forwarding_supplies(settings: &SimSettings) -> Vec<RingCells> {
     (0..settings.rings).map(|_| own()).collect()
 }
 
-/// A ring while its capture is opened.
+/// A ring of a capture that is being opened.
 struct Opened {
     ring: Arc<RxRing>,
     kernel: Arc<SimKernel>,
@@ -497,7 +494,7 @@ struct Opened {
     sender: Option<(Arc<SimTransmitter>, Producer<Descriptor>, Consumer<u64>)>,
 }
 
-/// The port of a capture that forwards, with a tx ring for each ring.
+/// The port of a forwarding capture, with a tx ring for each ring.
 fn open_port(
     opened: &mut [Opened],
     settings: &SimSettings,

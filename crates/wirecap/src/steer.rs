@@ -1,31 +1,32 @@
-//! Software steering: a flow hash chooses among the rings of one receive queue.
+//! Software steering: a flow hash selects one of the rings of a receive queue.
 //!
-//! The hash is symmetric: both directions of a connection have the same. It covers the addresses and
-//! ports of TCP, UDP and SCTP over IPv4 and IPv6, behind up to two VLAN tags. Every fragment of a
-//! datagram, the first as well, goes by the addresses alone, since the others have no ports; so does
-//! whatever has no ports or is cut off before them. What is not IP goes by the pair of MAC addresses.
+//! The hash is symmetric: both directions of a connection have the same hash. It covers the addresses and ports
+//! of TCP, UDP and SCTP over IPv4 and IPv6, after up to two VLAN tags. Every fragment of a datagram, including
+//! the first, is hashed by its addresses alone, because later fragments have no ports; so are packets without
+//! ports and packets truncated before them. Packets other than IP are hashed by the pair of MAC addresses.
 //!
-//! IPv6's extension headers are passed over as far as they say where the next header is: not behind
-//! the Encapsulating Security Payload, whose next header is a secret, nor behind those unknown.
+//! IPv6 extension headers are skipped if they state the position of the next header. Headers after an
+//! Encapsulating Security Payload, which is encrypted, and after unknown headers are not found.
 
 pub(crate) mod flow;
 
 use crate::bpf::asm::{Alu, Assembler, Condition::*, Label, Reg::*, Size::*};
 use crate::bpf::xdp_md;
 
-/// How many rings each receive queue of an interface has: the same number, or on the first queues one more.
+/// The number of rings of each receive queue of an interface: the same for all, or one more on the first
+/// queues.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Steering {
     /// In ascending order.
     queues: Vec<u32>,
     /// Rings of the first queue.
     most: u32,
-    /// How many queues have as many as the first one.
+    /// Number of queues with as many rings as the first one.
     with_most: usize,
 }
 
 impl Steering {
-    /// Deals `rings` rings out to `queues`, in ascending order; one to each at least.
+    /// Distributes `rings` rings over `queues`, which are in ascending order; each gets at least one.
     pub(crate) fn new(queues: Vec<u32>, rings: usize) -> Self {
         let rings = rings.max(queues.len());
         let most = rings.div_ceil(queues.len());
@@ -33,7 +34,7 @@ impl Steering {
         Self { queues, most: most as u32, with_most }
     }
 
-    /// One queue more, behind all others, with as many rings as the last one, or one less than the first.
+    /// Adds a queue after all others, with as many rings as the last one, or one less than the first.
     pub(crate) fn add(&mut self, queue: u32) {
         assert!(self.queues.last().is_none_or(|last| *last < queue), "queues are added in ascending order");
         self.with_most += usize::from(self.with_most == self.queues.len());
@@ -49,7 +50,7 @@ impl Steering {
         self.with_most + (self.most as usize - 1) * self.queues.len()
     }
 
-    /// How many rings each queue has, in the order of [`queues`](Self::queues).
+    /// The number of rings of each queue, in the order of [`queues`](Self::queues).
     pub(crate) fn rings_of_queues(&self) -> impl Iterator<Item = u32> {
         (0..self.queues.len()).map(|place| self.most - u32::from(place >= self.with_most))
     }
@@ -59,12 +60,12 @@ impl Steering {
         self.most > 1
     }
 
-    /// The key of a queue's ring in the map of the sockets.
+    /// The key of a queue's ring in the socket map.
     pub(crate) fn key(&self, queue: u32, part: u32) -> u32 {
         queue * self.most + part
     }
 
-    /// How many keys there are on an interface with `rx_queues` queues.
+    /// The number of keys of an interface with `rx_queues` queues.
     pub(crate) fn keys(&self, rx_queues: u32) -> u32 {
         rx_queues * self.most
     }
@@ -82,7 +83,8 @@ impl Steering {
             let has_most = asm.label();
             asm.jump_if32(R2, Lt, first_with_fewer.cast_signed(), has_most).sub(R1, 1).bind(has_most);
         }
-        // The hash, a fraction of 2^32, times the number of rings: no division, and its best bits decide.
+        // The hash, as a fraction of 2^32, times the number of rings: this needs no division and uses the
+        // hash's best bits.
         asm.alu64(Alu::Mul, R7, R1).shift_right(R7, 32);
         asm.alu64(Alu::Mul, R2, self.most.cast_signed()).add(R2, R7);
     }
@@ -102,15 +104,15 @@ const WITH_LENGTH: [u8; 3] =
     [libc::IPPROTO_HOPOPTS as u8, libc::IPPROTO_ROUTING as u8, libc::IPPROTO_DSTOPTS as u8];
 const FRAGMENT: u8 = libc::IPPROTO_FRAGMENT as u8;
 const AUTHENTICATION: u8 = libc::IPPROTO_AH as u8;
-/// As many as a datagram may have that follows the recommendation of RFC 8200, section 4.1.
+/// The maximum number in a datagram that follows the recommendation of RFC 8200, section 4.1.
 const EXTENSION_HEADERS_MAX: usize = 6;
 
 /// An IPv4 header's bits that only fragments have: the offset, and "more fragments".
 const IPV4_FRAGMENT: u16 = 0x3fff;
-/// The same of an IPv6 fragment header. One without is on a datagram that is whole (RFC 6946).
+/// The same of an IPv6 fragment header. A header without them belongs to an unfragmented datagram (RFC 6946).
 const IPV6_FRAGMENT: u16 = 0xfff9;
 
-/// Odd numbers without pattern: the golden ratio's fraction, and a multiplier of MurmurHash3.
+/// Odd numbers with irregular bits: the fraction of the golden ratio, and a multiplier of MurmurHash3.
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
@@ -158,14 +160,14 @@ fn link_layer(asm: &mut Assembler, ipv4: Label, ipv6: Label, done: Label) {
     asm.jump(done);
 }
 
-/// `R2 += R1`, less than 4,096. The verifier is made to forget what it knows of the length: otherwise it
-/// follows every kind of header behind every other kind, for a tenth of a second.
+/// `R2 += R1`, less than 4,096. The code hides the length from the verifier, which would otherwise follow every
+/// kind of header after every other kind, for a tenth of a second.
 fn advance(asm: &mut Assembler) {
-    // Swapped twice, it is as it was.
+    // Swapping it twice restores it.
     asm.to_big_endian(Half, R1).to_big_endian(Half, R1).and(R1, 0xfff).add(R2, R1);
 }
 
-/// The endpoints become the addresses, `R4` the protocol and `R2` where its header is.
+/// Sets the endpoints to the addresses, `R4` to the protocol and `R2` to the address of its header.
 fn ipv4_header(asm: &mut Assembler, ports: Label, done: Label) {
     require(asm, 20, done);
     asm.load(Byte, R0, R2, 0).mov(R1, R0).and(R1, 0xf0).jump_if(R1, Ne, 0x40, done);
@@ -193,7 +195,7 @@ fn ipv6_headers(asm: &mut Assembler, ports: Label, done: Label) {
     // The header after the last one may have ports.
 }
 
-/// Passes over one extension header if there is one.
+/// Skips one extension header, if there is one.
 fn extension_header(asm: &mut Assembler, ports: Label, done: Label) {
     let (with_length, authentication, next) = (asm.label(), asm.label(), asm.label());
     for protocol in WITH_LENGTH {
@@ -242,12 +244,12 @@ fn combine(asm: &mut Assembler) {
     asm.load_imm64(R1, MIX).alu64(Alu::Mul, R7, R1).shift_right(R7, 32);
 }
 
-/// Goes on at `otherwise` unless there are `bytes` more from `R2` on.
+/// Jumps to `otherwise` unless there are `bytes` bytes from `R2` on.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.mov(R5, R2).add(R5, bytes).jump_if(R5, Gt, R3, otherwise);
 }
 
-/// A number of 16 bits as a load finds it in a packet.
+/// A 16-bit number in the byte order in which a packet contains it.
 fn on_the_wire(number: u16) -> i32 {
     number.to_be().into()
 }

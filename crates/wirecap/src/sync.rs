@@ -1,5 +1,5 @@
 //! The synchronisation primitives of the engine: the standard ones, or loom's under `--cfg loom`,
-//! so that the very code that runs is the code that is model-checked.
+//! so the model checker checks the code that runs.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -21,10 +21,10 @@ pub(crate) use std::{
 
 use std::sync::{PoisonError, TryLockError};
 
-/// Locks `mutex`, also when a thread panicked while it held it.
+/// Locks `mutex`, even if a thread panicked while it held it.
 ///
-/// No code of the user's runs under any of the engine's locks, so a panic there is a broken invariant
-/// that has already been reported; the packets of the other threads are still worth delivering.
+/// No user code runs under the engine's locks, so a panic under a lock is a broken invariant that has already
+/// been reported. The other threads' packets can still be delivered.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -38,8 +38,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Tries every schedule of `run`'s threads in which threads are interrupted up to three times, or
-/// LOOM_MAX_PREEMPTIONS times.
+/// Runs every schedule of `run`'s threads with up to three preemptions, or LOOM_MAX_PREEMPTIONS.
 #[cfg(all(test, loom))]
 pub(crate) fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();

@@ -1,11 +1,11 @@
-//! When packets arrived, and which of them are asked.
+//! Arrival times of packets, and the packets for which they are read.
 
 pub use wirecap_savefile::Timestamp;
 
-/// Which packets' times of arrival are looked up.
+/// The packets whose arrival times are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Timestamps {
-    /// None: packets have no times. It costs nothing.
+    /// None: packets have no timestamps, which costs nothing.
     #[default]
     None,
     /// Every packet's, by itself.

@@ -1,4 +1,5 @@
-//! A cell's whole life: the pool's memory, the rings that post, receive and send, and what holds cells in between.
+//! The life of cells: the pool's memory, the rings that post, receive and send, and the chunks that hold cells in
+//! between.
 //!
 //! ```text
 //!   pool, supply ──► fill ── the kernel fills a posted cell ──► rx ──► chunk
@@ -8,10 +9,10 @@
 //!                   owners ◄── completion ◄── the kernel sends it ── tx ◄┘
 //! ```
 //!
-//! A cell comes back in one of two ways: a dropped [`chunk`] gives its list back ([`recycle`]), or the kernel has
-//! sent the cell ([`tx`]) and puts it on the [`completion`] ring. Its address tells whose it is ([`owners`]), and
-//! [`fill`] posts it again, as far as [`supply`] says. A lone [`reader`] takes cells from rx and gives them to fill without a chunk. Packets of several cells are [`fragments`]. Debug builds check
-//! each step ([`cell_check`]).
+//! A cell returns in one of two ways: a dropped [`chunk`] returns its list ([`recycle`]), or the kernel has sent the cell ([`tx`])
+//! and puts it on the [`completion`] ring. Its address determines its owner ([`owners`]), and [`fill`] posts it again if [`supply`]
+//! requires it. A single [`reader`] takes cells from rx and returns them to fill without a chunk. Packets of several cells are
+//! [`fragments`]. Debug builds check each step ([`cell_check`]).
 
 pub(crate) mod cell_check;
 pub(crate) mod chunk;

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use crate::device::Reason;
-use crate::numbers::grouped;
+use wirecap_units::size::grouped;
 
-/// A condition that is no error, but that the user of the capture should know.
+use crate::device::Reason;
+
+/// A condition that is not an error, but that the user of the capture should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Warning {

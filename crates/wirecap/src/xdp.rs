@@ -58,15 +58,15 @@ pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) rings: RingSettings,
-    /// How many cells of each queue are posted, if not all.
+    /// Number of posted cells of each queue, if not all.
     pub(crate) warm: Option<u32>,
-    /// What the rings of the capture share, if its pool is elastic or it forwards.
+    /// The UMEM that the rings share, if the pool is elastic or the capture forwards.
     pub(crate) commons: Option<Arc<Commons>>,
     /// Non-matching packets are dropped instead of passed to the host.
     pub(crate) drop_rejected: bool,
     /// Why packets must be copied, if known beforehand.
     pub(crate) copy_because: Option<String>,
-    /// The interface is captured as a whole, also queues that appear later.
+    /// The whole interface is captured, including queues that are added later.
     pub(crate) whole: bool,
 }
 
@@ -82,9 +82,9 @@ pub(crate) struct Opened {
     pub(crate) rung: Rung,
     pub(crate) missed_rungs: Vec<(Rung, String)>,
     pub(crate) huge_pages: bool,
-    /// How long the device took to have a carrier again; `None` if it has none.
+    /// The time until the device had a carrier again; `None` if it has none.
     pub(crate) link_wait: Option<Duration>,
-    /// Whose times the program looks up.
+    /// Source of the program's timestamps.
     pub(crate) timestamps: Timestamps,
     /// How many cells of each queue are posted at a time.
     pub(crate) posted: u32,
@@ -93,10 +93,10 @@ pub(crate) struct Opened {
     pub(crate) counters_at_start: Option<DeviceCounters>,
 }
 
-/// Opens the rings that `steering` says. Nothing on the interface is changed before all that needs no
-/// change has succeeded, and a failure undoes everything.
+/// Opens the rings of `steering`. All steps that do not change the interface come first, and a failure undoes
+/// all changes.
 ///
-/// A [`Lesson`] as refusal means that an attempt which knows it may succeed.
+/// A [`Lesson`] as error means that another attempt with this knowledge may succeed.
 pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, Refusal> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() }.into());
@@ -155,7 +155,7 @@ fn prepare(
 ) -> Result<Vec<PreparedQueue>, OpenError> {
     let queues: Vec<_> = steering.queues().iter().copied().zip(steering.rings_of_queues()).collect();
     let processors = populating_threads();
-    // Those that share a pool take their cells in turn.
+    // Rings that share a pool take their cells in turn.
     let at_a_time = if settings.commons.is_some() { 1 } else { processors.min(queues.len()).max(1) };
     let threads = processors / at_a_time;
     let prepare = |queues: &[(u32, u32)]| -> Result<Vec<_>, OpenError> {
@@ -181,7 +181,7 @@ fn prepare(
     })
 }
 
-/// A socket in the interface's network namespace that answers questions about it.
+/// A socket in the interface's network namespace, for queries about the interface.
 fn inquiry() -> Result<Arc<OwnedFd>, OpenError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     socket.map(Arc::new).map_err(|errno| system("open a socket", errno.into()))
@@ -190,7 +190,7 @@ fn inquiry() -> Result<Arc<OwnedFd>, OpenError> {
 /// The rings of a queue, bound to it, that get no packets yet.
 struct Seated {
     rings: Vec<Arc<RxRing>>,
-    /// Their keys in the map of the sockets.
+    /// Their keys in the socket map.
     sockets: Vec<(u32, Arc<SocketKernel>)>,
     fill_ring: Arc<FillRing>,
     tx: Option<PreparedTx>,
@@ -222,8 +222,8 @@ fn seat(
         })
         .collect();
     let first = Arc::clone(&prepared[0].2);
-    // Before the queue is bound: a zero-copy driver takes cells as it is, and one that finds none (virtio_net) sleeps on,
-    // looks again at some time of its own, and counts each look in vain.
+    // Before the queue is bound: a zero-copy driver takes cells while the queue is being bound. If it finds none, it may
+    // sleep (virtio_net), retry later, and count each unsuccessful request.
     let fill_ring =
         FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, Arc::clone(&first) as _)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
@@ -257,7 +257,8 @@ fn seat(
     Ok(Seated { rings, sockets, fill_ring, tx })
 }
 
-/// The receive queues of `device` that the engine `xdp` of this or another process captures, each with the process.
+/// The receive queues of `device` that this or another process captures with the engine `xdp`, each with the
+/// process.
 pub fn holders(device: &Device) -> Vec<(u32, Holder)> {
     claim::holders(device)
 }
@@ -275,7 +276,7 @@ fn refused(device: &Device, source: BpfError) -> OpenError {
 /// The rings of a receive queue with their memory, not bound to it yet.
 struct PreparedQueue {
     pool: Arc<Pool>,
-    /// Its own cells of the pool.
+    /// Its cells of the pool.
     addresses: Vec<u64>,
     supply: Supply,
     fill: Producer<u64>,
@@ -291,7 +292,7 @@ struct PreparedRing {
 }
 
 impl PreparedQueue {
-    /// Prepares the rings of `queue`, whose pool so many threads clear.
+    /// Prepares the rings of `queue`; this number of threads clear its pool.
     fn new(
         device: &Device,
         queue: u32,
@@ -390,17 +391,17 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    /// The map in which the program counts rejected packets, if this ring reports them, and the key.
+    /// The map in which the program counts rejected packets, if this ring reports them, and the key of the
+    /// count.
     filtered: Option<(Arc<Map>, u32)>,
     starving: StarvationCount,
 }
 
-/// How often a zero-copy driver found its queue's fill ring empty since packets came. All sockets on a queue show the
-/// whole count.
+/// Number of times that a zero-copy driver found its queue's fill ring empty since packets could arrive. All sockets
+/// on a queue show the whole count.
 #[derive(Debug, Default)]
 struct StarvationCount {
-    /// Where packets are copied nothing is counted here: there an empty fill ring is a packet that was dropped, and counted
-    /// as such.
+    /// Not used if packets are copied: then each empty fill ring is a dropped packet and counted as one.
     is_zero_copy: AtomicBool,
     at_start: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! The capture path allocates nothing per packet, and with the engine `xdp` nothing at all once all is
-//! warm. An allocator that counts is the witness.
+//! The capture path allocates no memory per packet, and with the engine `xdp` none at all after the first
+//! rounds. A counting allocator checks this.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -9,17 +9,17 @@ use std::time::Duration;
 use wirecap::{Capture, CaptureBuilder, Engine, Port, Timestamps, Worker};
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, pass_program, privileged};
 
-/// How long packets may take to come on a busy machine.
+/// Maximum time for packets to arrive on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The system's allocator, counting what each thread asks of it.
+/// The system's allocator, which counts the requests of each thread.
 struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is handed on as it is.
+// SAFETY: every call is passed on unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -42,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Takes and reads so many packets and tells what was allocated meanwhile, by the chunk.
+/// Takes and reads this many packets, and returns the number of allocations per chunk.
 fn take(worker: &mut Worker, packets: u64) -> (u64, u64) {
     let before = ALLOCATIONS.get();
     let (mut taken, mut chunks, mut bytes) = (0, 0, 0);
@@ -71,7 +71,7 @@ fn allocates(engine: Engine, per_chunk: u64) {
     let builder = Capture::on("a1").engine(engine).chunk(64).pool(512).timestamps(Timestamps::Packet);
     let capture = receiver.run_in(|| builder.open()).unwrap().unwrap();
     let mut worker = capture.workers().pop().unwrap();
-    // Some rounds, in which lists of cells are made that go round from then on.
+    // Some rounds, in which the lists of cells are allocated that circulate from then on.
     for round in 0..10 {
         generator.send(&[Load::new(0, 20_000)]).unwrap();
         let (allocations, chunks) = take(&mut worker, 20_000);
@@ -85,7 +85,7 @@ fn allocates(engine: Engine, per_chunk: u64) {
     assert_eq!((ledger.total.offered, ledger.total.delivered), (200_000, 200_000), "{ledger}");
 }
 
-/// Forwards so many packets, changed, and tells what was allocated meanwhile.
+/// Forwards this many changed packets, and returns the number of allocations.
 fn forward(worker: &mut Worker, port: &mut Port, packets: u64) -> u64 {
     let before = ALLOCATIONS.get();
     let mut taken = 0;

@@ -1,9 +1,9 @@
-//! The house has no circles: which crate needs which, which folder of the engine needs which, and the files of each crate.
+//! The dependencies between crates, between folders of the engine, and between the files of each crate have no cycles.
 //!
 //! `CONTRIBUTING.md` lists the arrows between the crates and between the folders of the engine, and they are exactly
-//! those of the code. Within a crate a module and its parents may name each other; of two children of one parent, with
-//! all that is below them, only one may name the other. A name that a module takes from elsewhere is followed to where
-//! it is declared. What only tests compile does not count.
+//! those of the code. Within a crate a module and its parents may use each other; of two children of one parent,
+//! including their descendants, only one may use the other. Imported names are resolved to their declarations. Code
+//! for tests only does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -37,7 +37,7 @@ fn read(folder: &Path, module: &[String], found: &mut BTreeMap<Module, String>) 
     }
 }
 
-/// The paths at the beginning of `text`, where `a::{b, c::d}` stands for two, and what follows them.
+/// The paths at the beginning of `text`, of which `a::{b, c::d}` is two, and the following text.
 fn paths(text: &str) -> (Vec<Module>, &str) {
     let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
     let name = text[..end].to_owned();
@@ -61,7 +61,7 @@ fn paths(text: &str) -> (Vec<Module>, &str) {
     (tails.into_iter().map(|tail| [vec![name.clone()], tail].concat()).collect(), rest)
 }
 
-/// A path in a module's text, from the crate's root. Paths into other crates lead nowhere.
+/// A path in a module's text, from the crate's root; none for paths into other crates.
 fn from_root(path: &[String], module: &[String], modules: &BTreeMap<Module, String>) -> Option<Module> {
     let supers = path.iter().take_while(|name| *name == "super").count();
     match path[0].as_str() {
@@ -74,7 +74,7 @@ fn from_root(path: &[String], module: &[String], modules: &BTreeMap<Module, Stri
     }
 }
 
-/// Which module names which, as far as neither is above the other.
+/// Which modules use which, if neither is an ancestor of the other.
 fn arrows(root: &Path) -> BTreeSet<(Module, Module)> {
     let mut modules = BTreeMap::new();
     read(root, &[], &mut modules);
@@ -122,11 +122,11 @@ fn arrows(root: &Path) -> BTreeSet<(Module, Module)> {
     arrows
 }
 
-/// The arrows between the children of each parent, with all that is below them. The key is the parent.
+/// The arrows between the children of each parent, including their descendants. The key is the parent.
 fn between_siblings(arrows: &BTreeSet<(Module, Module)>) -> BTreeMap<Module, Arrows> {
     let mut siblings: BTreeMap<Module, Arrows> = BTreeMap::new();
     for (from, to) in arrows {
-        // neither is above the other, so that there is a first name in which they differ
+        // neither is an ancestor of the other, so there is a first name in which they differ
         let shared = from.iter().zip(to).take_while(|(a, b)| a == b).count();
         let parent = siblings.entry(from[..shared].to_vec()).or_default();
         parent.entry(from[shared].clone()).or_default().insert(to[shared].clone());
@@ -134,7 +134,7 @@ fn between_siblings(arrows: &BTreeSet<(Module, Module)>) -> BTreeMap<Module, Arr
     siblings
 }
 
-/// What is left when that which needs nothing has been taken away, again and again.
+/// The modules that remain after repeatedly removing modules without dependencies.
 fn circles(mut arrows: Arrows) -> Arrows {
     loop {
         let needing = arrows.keys().cloned().collect::<BTreeSet<_>>();

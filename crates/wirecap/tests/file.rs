@@ -1,4 +1,4 @@
-//! Other people's files through the engine `file`, against the reader alone.
+//! Third-party files read by the engine `file`, compared with the reader alone.
 
 use std::path::Path;
 
@@ -6,7 +6,7 @@ use wirecap::savefile::Reader;
 use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
 use wirecap_testbed::traces;
 
-/// What both ways of reading know of a packet.
+/// The properties of a packet that both ways of reading have.
 #[derive(Debug, PartialEq, Eq)]
 struct Packet {
     interface: u32,
@@ -16,7 +16,7 @@ struct Packet {
     data: Vec<u8>,
 }
 
-/// The packets of a file that the reader gives, and whether all of it was read.
+/// The packets of a file from the reader, and whether the file was read completely.
 fn read(path: &Path) -> (Vec<Packet>, bool) {
     let mut packets = Vec::new();
     let Ok(mut reader) = Reader::open(path) else { return (packets, false) };
@@ -35,7 +35,7 @@ fn read(path: &Path) -> (Vec<Packet>, bool) {
     }
 }
 
-/// The packets of a file that come through the engine `file`, and whether all of it was read.
+/// The packets of a file from the engine `file`, and whether the file was read completely.
 fn captured(path: &Path) -> (Vec<Packet>, bool) {
     let builder = Capture::file(path).snap_len(u32::MAX).timestamps(Timestamps::Packet);
     let capture = match builder.open() {
@@ -65,7 +65,7 @@ fn captured(path: &Path) -> (Vec<Packet>, bool) {
 }
 
 #[test]
-fn every_trace_comes_through_the_engine_as_it_is_read() {
+fn every_trace_passes_the_engine_unchanged() {
     for path in traces() {
         let (expected, read_to_end) = read(&path);
         let (packets, whole) = captured(&path);

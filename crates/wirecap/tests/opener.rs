@@ -1,4 +1,4 @@
-//! A process without privileges captures all the same if another one, or another part of it, opens what needs some.
+//! A process without privileges can capture if another process, or another part of it, makes the privileged calls.
 
 use std::io;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair, pass_pro
 
 static ASKED: AtomicUsize = AtomicUsize::new(0);
 
-/// Has privileges only while it asks: it stands for a process that is asked in the stead of the kernel.
+/// Has privileges only during a request: it simulates a process that makes the calls.
 #[derive(Debug)]
 struct Raising;
 
@@ -30,7 +30,7 @@ impl Opener for Raising {
 
 #[test]
 fn all_privileged_calls_use_the_opener() {
-    // Before anything else is opened, also by the question below.
+    // Before any other object is opened, including by the check below.
     set_opener(Box::new(Raising)).unwrap();
     if !privileged() {
         return;
@@ -52,7 +52,7 @@ fn all_privileged_calls_use_the_opener() {
         let gone = Mutex::new(gone);
         let (told, tell) = std::sync::mpsc::channel();
         let asked = ASKED.load(Ordering::Relaxed);
-        // A thread by itself: privileges are a thread's, and those that it starts have no more.
+        // A separate thread: privileges belong to a thread, and threads that it starts have no more.
         let capturing = thread::scope(|scope| {
             let captured = scope.spawn(|| {
                 far.run_in(|| {

@@ -1,4 +1,4 @@
-//! What the fuzz target of the broker runs on bytes of any kind, and the tests on the stored corpus.
+//! The body of the broker's fuzz target, which the tests run on the stored corpus.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -6,9 +6,9 @@ use std::path::{Component, Path, PathBuf};
 
 use wirecap_broker::{Ask, Terms, User, judge, next_message};
 
-/// More would wait for a reader.
+/// A longer message would block until it is read.
 const STREAM_BYTES_MAX: usize = 64 << 10;
-/// Helpers that read memory of the kernel's or of other processes: `enum bpf_func_id`.
+/// Helpers that read memory of the kernel or of other processes: `enum bpf_func_id`.
 const READING: [i32; 7] = [4, 45, 112, 113, 114, 115, 148];
 const LOOPBACK: u32 = 1;
 
@@ -22,7 +22,8 @@ fn terms() -> Terms {
     }
 }
 
-/// Takes the bytes for a request, and for a stream of messages. The requests that a broker would carry out.
+/// Decodes the bytes as a request and as a stream of messages. Returns the requests that a broker would
+/// execute.
 pub(crate) fn ask(bytes: &[u8]) -> Vec<Ask> {
     let mut allowed = judged(bytes);
     let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
@@ -42,7 +43,7 @@ fn judged(bytes: &[u8]) -> Vec<Ask> {
     allowed
 }
 
-/// What the terms promise, in other words than the broker's.
+/// The guarantees of the terms, implemented independently of the broker.
 fn assert_within_terms(ask: &Ask) {
     match ask {
         Ask::Socket { family } => assert!([libc::AF_PACKET, libc::AF_XDP].contains(family), "{ask:?}"),

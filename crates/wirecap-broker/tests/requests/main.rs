@@ -1,4 +1,4 @@
-//! What a broker refuses, whatever it is asked.
+//! The requests that a broker refuses.
 
 mod body;
 
@@ -80,7 +80,7 @@ fn a_stream_of_messages_is_read_one_by_one() {
 }
 
 proptest! {
-    /// A process that was taken over sends what it likes.
+    /// A process under an attacker's control may send any bytes.
     #[test]
     fn bytes_of_any_kind_are_judged(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         ask(&bytes);

@@ -35,6 +35,9 @@ pub(crate) struct Arguments {
     /// Only recorders whose names contain this
     #[arg(long, default_value = "")]
     only: String,
+    /// Also measure this build of wirecap, in turns with this one: what a change brings
+    #[arg(long)]
+    before: Option<PathBuf>,
 }
 
 /// Packets that wait when a recorder goes on.
@@ -79,6 +82,16 @@ fn recorders() -> Vec<Contender> {
     ]
 }
 
+/// A recorder; if it is wirecap, with the build at `before`.
+fn in_turns(contender: Contender, before: &Path) -> Vec<Contender> {
+    if !contender.is_ours {
+        return vec![contender];
+    }
+    let name = format!("{}, before", contender.name);
+    let command = contender.command.clone().with_program(before);
+    vec![Contender { name, command, is_ours: false, ..contender.clone() }, contender]
+}
+
 pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
     let packets = effort.choose(PACKETS, 2000);
     println!(
@@ -86,6 +99,9 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
          all are in the file"
     );
     let mut contenders = installed(recorders());
+    if let Some(path) = &arguments.before {
+        contenders = contenders.into_iter().flat_map(|contender| in_turns(contender, path)).collect();
+    }
     contenders.retain(|contender| contender.name.contains(&arguments.only));
     if effort.choose(false, true) {
         contenders.retain(|contender| QUICK.contains(&contender.name.as_str()));
@@ -108,13 +124,14 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
                     idle.push(measured.idle_micros);
                 }
             }
-            let rivals = contenders.iter().zip(&figures).filter(|(contender, _)| !contender.is_ours);
+            let is_rival = |contender: &Contender| !contender.name.starts_with("wirecap");
+            let rivals = contenders.iter().zip(&figures).filter(|(contender, _)| is_rival(contender));
             let best = rivals.map(|(_, (nanos, ..))| nanos.median()).fold(f64::INFINITY, f64::min);
             println!("  {bytes} bytes, file on {place}");
             for (contender, (nanos, millis, idle)) in contenders.iter().zip(&figures) {
                 let ratio = nanos.median() / best;
                 println!(
-                    "    {:<24} {nanos:>22.0} ns {ratio:>6.2} {millis:>22.0} ms {:>8.0} us/s idle",
+                    "    {:<30} {nanos:>22.0} ns {ratio:>6.2} {millis:>22.0} ms {:>8.0} us/s idle",
                     contender.name,
                     idle.median()
                 );

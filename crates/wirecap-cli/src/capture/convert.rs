@@ -1,5 +1,5 @@
-//! `wirecap capture -r`: a savefile's packets, those that are chosen, to another savefile; of the file beside its packets
-//! nothing is lost that the format has a place for.
+//! `wirecap capture -r`: copies the matching packets of a savefile to another one, with all other contents that the
+//! format can store.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,9 +12,10 @@ use wirecap::savefile::{
     Conversion, ConversionError, Converted, Format, Interface, LeftOut, LinkType, Reader, Record, Sink,
 };
 use wirecap::{Account, Ledger, Recorded, RingLedger, grouped};
+use wirecap_units::error::causes;
 
 use super::Arguments;
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::output;
 use crate::recording;
 use crate::screen::announce;
@@ -22,7 +23,7 @@ use crate::signals::Interruption;
 use crate::sink::{Output, TimedSink, Writing};
 use crate::size;
 
-/// Packets between two looks at the clock and at signals.
+/// Number of packets between two checks of the clock and of signals.
 const LOOK_PACKETS: u64 = 4096;
 
 /// A file cannot be read while it is overwritten.
@@ -170,7 +171,8 @@ impl<'a> FileFilter<'a> {
         Self { request, source, compiled: Vec::new(), failure: None }
     }
 
-    /// Finds a fault before anything is written. Of a pipe, which is read only once, that is the first packet's.
+    /// Finds a fault before anything is written: for a pipe, which can be read only once, a fault of the first
+    /// packet.
     fn check(&self, source: &Path) -> Result<(), Failure> {
         if !fs::metadata(source).is_ok_and(|metadata| metadata.is_file()) {
             return Ok(());

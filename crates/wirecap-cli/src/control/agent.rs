@@ -1,4 +1,4 @@
-//! What the thread that watches a capture does for the clients of its control socket.
+//! The part of the thread that watches a capture which executes requests of its control socket.
 
 use std::env;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::{Value, json};
 use wirecap::filter::FilterRequest;
 use wirecap::{Capture, Interface, Ledger, Reception, RingState};
+use wirecap_units::error::causes;
 
 use super::desk::{Desk, Job, Line, Task};
 use crate::events::{self, Kind};
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 use crate::lost::Lost;
 use crate::options;
 use crate::recording::{self, options::Rules};
@@ -18,7 +19,8 @@ use crate::signals;
 use crate::sink::Writing;
 use crate::threads;
 
-/// A status that is no older is given again: the ledger takes the rings' locks, whatever clients ask for.
+/// Maximum age of a status that is sent again: reading the ledger takes the rings' locks, and clients must not
+/// cause this too often.
 const FRESH: Duration = Duration::from_millis(10);
 
 /// Converts an expression to the filter of this capture.
@@ -192,7 +194,7 @@ impl Drop for Agent<'_> {
     }
 }
 
-/// Where the cells of a ring are, who serves it and who helps.
+/// The places of a ring's cells, its worker and its helpers.
 fn ring_state(state: &RingState) -> Value {
     let RingState { name, capacity, cells, threshold, worker, helpers, .. } = state;
     let helper = |(worker, chunks): &(usize, u64)| json!({ "worker": worker, "chunks": chunks });
@@ -209,7 +211,7 @@ fn ring_state(state: &RingState) -> Value {
     })
 }
 
-/// What the packets are written to.
+/// The output of the packets.
 fn writer(writing: &Writing) -> Value {
     let [completed, indexed, to_index] = writing.files();
     json!({

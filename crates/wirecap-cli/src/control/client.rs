@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 pub(crate) use super::place::parse_name;
 
-/// How long a capture may take for an answer that does not have to wait for something.
+/// Time limit of a capture for an immediate answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection to a running capture.
@@ -31,9 +31,9 @@ pub(crate) struct Remote {
 /// Why a capture cannot be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Unreachable {
-    /// There is none of this name.
+    /// No capture has this name.
     None(String),
-    /// This user has no right to.
+    /// This user lacks the permission.
     Denied(String),
     /// Anything else.
     Failed(String),
@@ -53,7 +53,7 @@ impl From<Unreachable> for Failure {
     }
 }
 
-/// The names that may be those of running captures.
+/// The names of possibly running captures.
 pub(crate) fn names() -> Result<Vec<String>, Failure> {
     let directory = place::directory();
     let entries = match fs::read_dir(&directory) {
@@ -97,14 +97,14 @@ impl Remote {
         Ok(Self { name: name.to_owned(), path, stream: BufReader::new(UnixStream::from(socket)) })
     }
 
-    /// From now on waits so long for an answer; without a limit if `None`.
+    /// Sets the time limit of an answer; `None`: no limit.
     pub(crate) fn wait_for(&self, patience: Option<Duration>) -> Result<(), Failure> {
         // Zero would mean no limit.
         let patience = patience.map(|patience| patience.max(Duration::from_millis(1)));
         Ok(self.stream.get_ref().set_read_timeout(patience)?)
     }
 
-    /// Sends a request and gives the answer, unless that is an error.
+    /// Sends a request and returns the answer, unless that is an error.
     pub(crate) fn ask(&mut self, request: &Value) -> Result<Value, Failure> {
         let sent = self.stream.get_mut().write_all(format!("{request}\n").as_bytes());
         sent.map_err(|error| self.broken(&error))?;

@@ -1,4 +1,4 @@
-//! A client of the control socket: a line each for requests, answers and events.
+//! A client of the control socket: requests, answers and events are one line each.
 
 use std::os::unix::net::UnixListener;
 use std::time::Instant;
@@ -22,7 +22,7 @@ const READ_BYTES: usize = 16 << 10;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Idle,
-    /// An answer of the thread that knows the capture.
+    /// Waits for an answer of the thread that has the capture.
     AwaitsAnswer,
     /// The end of the capture.
     AwaitsEnd,
@@ -36,11 +36,11 @@ pub(super) struct Connection {
     phase: Phase,
     /// The next event for the client, if it follows events.
     next_event: Option<u64>,
-    /// When it said something the last time.
+    /// Time of its last message.
     heard: Instant,
     /// It says nothing more.
     has_ended: bool,
-    /// It is not listened to any more, and closed when it has read everything.
+    /// No more requests are read from it, and it is closed when it has read everything.
     is_closing: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Where two threads meet: the one that serves the control socket, and never touches the capture, puts down what clients ask for;
-//! the one that watches the capture, and never touches a socket, puts down the answers. Neither waits for the other.
+//! The exchange between two threads: the one that serves the control socket, and never accesses the capture, stores clients'
+//! requests here; the one that watches the capture, and never accesses a socket, stores the answers. Neither waits for the other.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,7 +16,7 @@ pub(super) type Line = Arc<str>;
 /// Which connection it is.
 pub(super) type ClientId = u64;
 
-/// What only a thread that knows the capture can do.
+/// A task that requires the capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Task {
     Status,
@@ -38,7 +38,7 @@ pub(crate) struct Desk(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Rung when there is something for the thread that serves the socket.
+    /// Signalled when there are messages for the thread that serves the socket.
     bell: OwnedFd,
 }
 
@@ -46,24 +46,24 @@ struct Shared {
 struct State {
     jobs: Vec<Job>,
     answers: Vec<(ClientId, Line)>,
-    /// The thread that does the jobs, once there is one.
+    /// The thread that executes jobs, if there is one.
     agent: Option<Thread>,
     stage: Stage,
 }
 
-/// How far the capture is.
+/// The phase of the capture.
 #[derive(Debug, Default, Clone)]
 pub(super) enum Stage {
-    /// Jobs are done, now or soon.
+    /// Jobs are executed.
     #[default]
     Running,
     /// All packets are processed, and the last status is known: the recording is being completed.
     Ending(Line),
-    /// The end has come, and this is the answer to those who wait for it.
+    /// The capture has ended; this is the answer for waiting clients.
     Ended(Line),
 }
 
-/// What the capture says when it can do nothing more.
+/// The answer to requests that the ending capture can no longer execute.
 pub(super) const ENDING: &str = r#"{"ok":false,"error":"the capture is ending"}"#;
 
 impl Desk {
@@ -76,17 +76,17 @@ impl Desk {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An eventfd that is readable when there is something for the thread that serves the socket.
+    /// An eventfd that is readable when there are messages for the thread that serves the socket.
     pub(super) fn bell(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
 
     fn ring(&self) {
-        // It is full only if it has been rung and not been heard.
+        // The eventfd is full only if it was signalled and not read.
         let _ = rustix::io::write(&self.0.bell, &1_u64.to_ne_bytes());
     }
 
-    /// Puts down a job. When the capture is ending, the answer is there at once.
+    /// Stores a job. If the capture is ending, the answer is available at once.
     pub(super) fn ask(&self, job: Job) -> Option<Line> {
         let mut state = self.state();
         match (&state.stage, &job.task) {
@@ -100,21 +100,21 @@ impl Desk {
         }
     }
 
-    /// Takes the answers that were put down, and says how far the capture is.
+    /// Takes the stored answers, and returns the phase of the capture.
     pub(super) fn take_answers(&self) -> (Vec<(ClientId, Line)>, Stage) {
         let mut heard = [0; 8];
-        // Empty if another wake-up has heard it already.
+        // Empty if another wake-up has already read it.
         let _ = rustix::io::read(&self.0.bell, &mut heard);
         let mut state = self.state();
         (std::mem::take(&mut state.answers), state.stage.clone())
     }
 
-    /// This thread does the jobs from now on, and is unparked for each.
+    /// From now on this thread executes the jobs, and is unparked for each.
     pub(super) fn begin_jobs(&self) {
         self.state().agent = Some(thread::current());
     }
 
-    /// Takes the jobs that were put down.
+    /// Takes the stored jobs.
     pub(super) fn take_jobs(&self) -> Vec<Job> {
         std::mem::take(&mut self.state().jobs)
     }
@@ -125,7 +125,7 @@ impl Desk {
         self.ring();
     }
 
-    /// No more jobs are done. `status` is the last one.
+    /// No more jobs are executed. `status` is the last one.
     pub(super) fn end_jobs(&self, status: &Line) {
         let mut state = self.state();
         state.stage = Stage::Ending(Arc::clone(status));
@@ -139,7 +139,7 @@ impl Desk {
         self.ring();
     }
 
-    /// The end has come: clients that wait for it get this line, and the thread that serves the socket ends.
+    /// The capture has ended: waiting clients get this line, and the thread that serves the socket ends.
     pub(super) fn end(&self, line: Line) {
         let mut state = self.state();
         if !matches!(state.stage, Stage::Ended(_)) {

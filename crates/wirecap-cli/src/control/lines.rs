@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_comes_when_it_is_whole_in_whatever_pieces_it_was_sent() {
+    fn a_line_is_returned_when_it_is_complete() {
         let mut lines = Lines::default();
         let mut found = Vec::new();
         for byte in b"first\n\nthird\nrest" {
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_refused_whether_it_ends_or_not() {
+    fn a_too_long_line_is_rejected_with_and_without_an_end() {
         let longest = vec![b'x'; LINE_BYTES_MAX];
         let mut lines = Lines::default();
         lines.push(&longest);

@@ -18,7 +18,7 @@ use rustix::net::{
 };
 use rustix::process::geteuid;
 
-/// Where sockets are, unless the environment names another directory.
+/// The directory of sockets, unless the environment names another one.
 const DIRECTORY: &str = "/run/wirecap";
 /// The variable that does.
 pub(crate) const DIRECTORY_VARIABLE: &str = "WIRECAP_CONTROL_DIR";
@@ -28,7 +28,7 @@ const LOCK: &str = ".lock";
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// The longest name.
 const NAME_BYTES_MAX: usize = 64;
-/// How many captures may have the same name but for a number behind it.
+/// Maximum number of captures whose names differ only in a number at the end.
 const NUMBER_MAX: u32 = 1000;
 /// Connections that may wait until the server takes them.
 const BACKLOG: i32 = 128;
@@ -151,10 +151,10 @@ pub(super) fn claim(
     Err(taken.expect("a name that is not free is taken"))
 }
 
-/// Creates the directory if it is not there, and makes sure that no other user can put anything into it.
+/// Creates the directory if required, and ensures that no other user can create files in it.
 fn prepare(directory: &Path) -> Result<(), String> {
     match DirBuilder::new().mode(0o755).create(directory) {
-        // Whatever the umask has taken away.
+        // Regardless of the umask.
         Ok(()) => fs::set_permissions(directory, Permissions::from_mode(0o755))
             .map_err(|error| format!("cannot set its mode: {error}"))?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -195,9 +195,9 @@ fn take_turn(directory: &Path) -> Result<File, String> {
 pub(super) enum State {
     /// Nothing.
     Free,
-    /// A socket that no process listens to any more.
+    /// A socket without a listening process.
     Dead,
-    /// A socket that a process listens to, or something else than a socket.
+    /// A socket with a listening process, or another kind of file.
     Taken(Option<i32>),
 }
 
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_taken_is_refused_or_gets_a_number() {
+    fn a_name_in_use_is_rejected_or_gets_a_number() {
         let (_outer, directory) = directory();
         let (place, _listener) = claim(&directory, "eth0", true).unwrap();
         let error = claim(&directory, "eth0", true).unwrap_err();

@@ -1,5 +1,5 @@
-//! The thread that serves the clients of a socket. It waits in one poll(2) for all clients and never for one of them: nothing that a
-//! client does or leaves undone holds it up, and a client holds a bounded number of its bytes.
+//! The thread that serves the clients of a socket. It waits in one poll(2) for all clients and never for one of them: no client can
+//! delay it, and a client uses a bounded number of bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,9 +10,9 @@ use rustix::net::{SocketFlags, accept_with};
 
 use super::desk::{ClientId, Desk, Line, Stage};
 
-/// Connections at a time. One more ends the one that has said nothing for the longest time.
+/// Maximum number of connections. A further one closes the one that has been silent longest.
 const CLIENTS_MAX: usize = 64;
-/// Connections that are taken in one turn.
+/// Maximum number of connections accepted at a time.
 const ACCEPTED_MAX: usize = 16;
 /// How long clients may take to read their data at the end.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
@@ -41,7 +41,7 @@ pub(super) trait Client {
         None
     }
 
-    /// Whether it waits for something, and when it said something the last time.
+    /// Whether it waits for an answer, and the time of its last message.
     fn activity(&self) -> (bool, Instant);
 
     /// Reads and writes as far as `found` of its `interest` permits.
@@ -50,7 +50,7 @@ pub(super) trait Client {
     /// Executes its requests.
     fn serve(&mut self, listener: &Self::Listener, desk: &Desk);
 
-    /// Gives it the answer of the thread that knows the capture.
+    /// Passes it the answer of the thread that has the capture.
     fn answer(&mut self, line: &Line);
 
     /// Gives it the last line, if it waits for that. Nothing is read any more.
@@ -101,7 +101,7 @@ pub(super) struct Server<C: Client> {
     listener: C::Listener,
     desk: Desk,
     clients: Vec<C>,
-    /// How many clients there have been.
+    /// Total number of clients.
     seen: ClientId,
     /// accept(2) has failed: it is tried again after a while.
     out_of_files: bool,
@@ -112,7 +112,7 @@ impl<C: Client> Server<C> {
         Self { listener, desk, clients: Vec::new(), seen: 0, out_of_files: false }
     }
 
-    /// Serves until the desk says that the end has come.
+    /// Serves until the capture has ended.
     pub(super) fn run(mut self) {
         loop {
             self.wait();
@@ -197,7 +197,7 @@ impl<C: Client> Server<C> {
         }
     }
 
-    /// Ends the connection that has said nothing for the longest time, rather one that waits for nothing.
+    /// Closes the connection that has been silent longest, preferably one that does not wait for an answer.
     fn remove_most_idle(&mut self) {
         let most_idle = (0..self.clients.len()).min_by_key(|&index| self.clients[index].activity());
         if let Some(index) = most_idle {

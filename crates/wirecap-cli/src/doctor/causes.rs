@@ -5,13 +5,13 @@ use super::finding::{Diagnosis, Finding};
 /// The missing resource that lost a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bottleneck {
-    /// A free cell, or room in a ring: packets came faster than workers took them.
+    /// A free cell, or room in a ring: packets arrived faster than workers took them.
     Pool,
     /// Room in the device.
     Device,
 }
 
-/// The checks whose findings slow workers down, or load one of them with what several could do.
+/// The checks whose findings slow workers down, or load one worker with the work of several.
 const OF_POOL: [&str; 17] = [
     "queues",
     "indirection",
@@ -51,7 +51,7 @@ const OF_DEVICE: [&str; 15] = [
     "packet-steering",
 ];
 
-/// Why packets of an interface are lost, as far as the host's settings explain it.
+/// The host settings that can explain packet loss on an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Cause {
     check: &'static str,

@@ -31,7 +31,7 @@ impl Severity {
         }
     }
 
-    /// How many of them there are, in words: `2 may lose packets`.
+    /// Their number as text: `2 may lose packets`.
     pub(crate) fn count_words(self, count: usize) -> String {
         let words = match (self, count) {
             (_, 1) | (Self::MayLose, _) => self.words(),
@@ -56,12 +56,11 @@ pub(crate) struct Finding {
     pub(crate) title: String,
     pub(crate) evidence: Vec<Evidence>,
     pub(crate) consequence: String,
-    /// What fixes it, as lines for a shell of root's.
+    /// The fix, as lines for a root shell.
     pub(crate) commands: Vec<String>,
-    /// What fixes it where no command does.
+    /// The fix, if there is no command for it.
     pub(crate) advice: Option<String>,
-    /// What `--fix` changes: exact, reversible, and without an interruption of the host's own traffic. Empty if there is no such
-    /// change.
+    /// The changes made by `--fix`: exact, reversible, and without interrupting the host's own traffic. Empty if there are none.
     pub(crate) changes: Vec<Change>,
 }
 
@@ -81,7 +80,7 @@ pub(crate) struct Change {
     pub(crate) to: String,
 }
 
-/// Something that can be set and read back.
+/// A setting that can be changed and read back.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub(crate) enum Setting {
@@ -231,7 +230,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
-/// ethtool's own word for an offload where it has one; it takes the kernel's, too.
+/// ethtool's name of an offload, if it has one; it also accepts the kernel's name.
 fn short_feature(name: &str) -> &str {
     match name {
         "rx-gro" => "gro",
@@ -274,7 +273,7 @@ impl Finding {
         self
     }
 
-    /// With what follows from it.
+    /// Adds its effect.
     pub(crate) fn so(mut self, consequence: impl Into<String>) -> Self {
         self.consequence = consequence.into();
         self
@@ -286,7 +285,7 @@ impl Finding {
         self
     }
 
-    /// With what fixes it, where no command does.
+    /// Adds the fix, if there is no command for it.
     pub(crate) fn advice(mut self, text: impl Into<String>) -> Self {
         self.advice = Some(text.into());
         self
@@ -319,7 +318,7 @@ impl Finding {
     }
 }
 
-/// Something that a check would have to know and that could not be read.
+/// A value that a check needs and that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Unseen {
     pub(crate) interface: Option<String>,
@@ -350,7 +349,7 @@ impl Diagnosis {
         }
     }
 
-    /// The text of a file; notes that it could not be read.
+    /// The text of a file; records if it could not be read.
     pub(crate) fn text<'a>(&mut self, host: &'a Host, what: &str, path: &str) -> Option<&'a str> {
         match host.text(path) {
             Ok(text) => Some(text),
@@ -361,7 +360,7 @@ impl Diagnosis {
         }
     }
 
-    /// The number in a file; notes that it could not be read.
+    /// The number in a file; records if it could not be read.
     pub(crate) fn number(&mut self, host: &Host, what: &str, path: &str) -> Option<u64> {
         let text = self.text(host, what, path)?;
         let number = text.parse().ok();

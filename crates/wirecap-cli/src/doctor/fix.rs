@@ -1,7 +1,7 @@
-//! `--fix` makes the changes of findings, and `--undo` takes back exactly those.
+//! `--fix` makes the changes of findings, and `--undo` reverts exactly those.
 //!
-//! A change is in the journal, on disk, before it is made. What the driver made of it is read back. The kernel forgets all these
-//! settings at a reboot, and so does the journal: it is in /run.
+//! A change is in the journal, on disk, before it is made. Afterwards the driver's value is read back. The kernel forgets all
+//! these settings at a reboot, and so does the journal: it is in /run.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};
@@ -17,17 +17,17 @@ use super::report::finding_text;
 use crate::failure::Failure;
 use crate::output;
 
-/// Where the journal is unless the user says so.
+/// The default path of the journal.
 pub(crate) const JOURNAL: &str = "/run/wirecap/doctor.json";
 
 const NAMESPACE: &str = "/proc/self/ns/net";
 
-/// As many changes, in words.
+/// A number of changes as text.
 pub(super) fn changes(count: usize) -> String {
     if count == 1 { "1 change".to_owned() } else { format!("{count} changes") }
 }
 
-/// The changes that were made and not taken back.
+/// The changes that were made and not reverted.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -151,7 +151,7 @@ impl Journal {
     }
 }
 
-/// Whether it was to be taken back: not if something else has changed it since.
+/// Whether it was reverted: not if another program has changed the setting since.
 fn take_back(change: &Change) -> Result<bool, Failure> {
     let now = value_now(&change.setting)?;
     if is_same(&now, &change.from) {
@@ -213,7 +213,7 @@ enum Answer {
 
 fn ask() -> Result<Answer, Failure> {
     let mut stderr = io::stderr();
-    // Without a question there is no consent.
+    // If the question cannot be asked, no change is made.
     if write!(stderr, "   Run this? [y/N/q] ").and_then(|()| stderr.flush()).is_err() {
         return Ok(Answer::Quit);
     }
@@ -242,7 +242,7 @@ fn namespace() -> Result<String, Failure> {
     Ok(fs::read_link(NAMESPACE)?.display().to_string())
 }
 
-/// What the setting is now.
+/// The current value of the setting.
 fn value_now(setting: &Setting) -> Result<String, Failure> {
     let name = || name_of(setting);
     let unknown = |reason: String| Failure::Failed(format!("{} cannot be read: {reason}", name()).into());

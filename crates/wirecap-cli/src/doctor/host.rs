@@ -1,5 +1,5 @@
-//! A host as it was read: the texts of files, and what drivers and the engine say of each interface. A plain value, which can be
-//! written to a file and judged elsewhere.
+//! The readings of a host: the texts of files, and the information of drivers and the engine about each interface. A plain
+//! value, which can be written to a file and evaluated elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 use wirecap::Cgroup;
 use wirecap::device::{Feature, KernelVersion, Settings};
 
-/// The version of the recorded form. A reader refuses others.
+/// The version of the file format. A reader rejects other versions.
 pub(crate) const FORMAT: u32 = 1;
 
-/// Everything that the checks know.
+/// All readings for the checks.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Host {
     pub(crate) format: u32,
     /// The files below /proc, /sys and /etc that the checks need.
     pub(crate) files: BTreeMap<String, Reading>,
-    /// The interfaces to be judged.
+    /// The interfaces to be checked.
     pub(crate) nics: Vec<Nic>,
     /// The memory cgroups with a limit that this process is in.
     pub(crate) cgroups: Vec<Cgroup>,
@@ -48,20 +48,20 @@ pub(crate) struct Nic {
     /// Of a real link.
     pub(crate) speed_mbps: Option<u32>,
     pub(crate) rx_queues: u32,
-    /// What the host uses it for, if for anything.
+    /// How the host uses it, if it does.
     pub(crate) host_traffic: Option<String>,
-    /// The engine that auto takes: `xdp` or `packet`.
+    /// The engine that auto selects: `xdp` or `packet`.
     pub(crate) engine: String,
-    /// How `xdp` would get at the frames: `zero-copy`, `native copy` or `generic`; `None` where the kernel does not say.
+    /// The rung of `xdp`: `zero-copy`, `native copy` or `generic`; `None` if the kernel does not report it.
     pub(crate) rung: Option<String>,
     pub(crate) attached_xdp: Vec<Program>,
     /// The bridge, bond or VLAN that gets its frames from it.
     pub(crate) uppers: Vec<Upper>,
     /// Of a bond or a bridge: its ports.
     pub(crate) ports: Vec<String>,
-    /// Packets lost by the device since it was made; `None` if its driver does not report them.
+    /// Packets lost by the device since it was created; `None` if its driver does not report them.
     pub(crate) dropped: Option<u64>,
-    /// Bytes that a capture takes for packets by default.
+    /// Default packet memory of a capture.
     pub(crate) wanted_pool_bytes: u64,
     pub(crate) settings: Settings,
     /// Its own clock, if it has one.
@@ -92,9 +92,9 @@ pub(crate) struct Upper {
 pub(crate) struct Clock {
     /// `/dev/ptp0`.
     pub(crate) file: String,
-    /// How far it is ahead of the system's, in nanoseconds, or why that is not known.
+    /// Its difference to the system's clock in nanoseconds, or why this is unknown.
     pub(crate) ahead_nanos: Result<i64, String>,
-    /// How far TAI is ahead of UTC by the system's clock, in seconds.
+    /// The difference between TAI and UTC of the system's clock, in seconds.
     pub(crate) tai_ahead_seconds: i64,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct Clock {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Interrupt {
     pub(crate) number: u32,
-    /// As the driver calls it, such as `eth1-TxRx-0`.
+    /// Its name, such as `eth1-TxRx-0`.
     pub(crate) name: String,
 }
 
@@ -112,16 +112,16 @@ pub(crate) struct Disk {
     pub(crate) directory: String,
     /// Its folder in /sys/dev/block.
     pub(crate) folder: String,
-    /// Where that leads to: the bus is in the path.
+    /// The target of this link, whose path contains the bus.
     pub(crate) place: String,
-    /// Whether it rotates, if the kernel says.
+    /// Whether it is rotational, if the kernel reports it.
     pub(crate) rotational: Option<bool>,
     /// Bytes a second, if they were measured by writing.
     pub(crate) measured_bytes_per_second: Option<u64>,
 }
 
 impl Host {
-    /// The text of a file, or why it was not to be read.
+    /// The text of a file, or why it could not be read.
     pub(crate) fn text(&self, path: &str) -> Result<&str, &str> {
         match self.files.get(path) {
             Some(Reading::Text(text)) => Ok(text.trim()),
@@ -182,7 +182,7 @@ impl Nic {
         self.settings.features.get(name).copied()
     }
 
-    /// In how many microseconds the shortest frames at the link's speed fill a receive ring.
+    /// The time in which the shortest frames at the link's speed fill a receive ring, in microseconds.
     pub(crate) fn ring_fill_micros(&self) -> Option<u64> {
         /// Bytes of the shortest frame on the wire: 64 with its check sequence, a preamble of 8, a gap of 12.
         const SHORTEST_FRAME_BITS: u64 = 84 * 8;

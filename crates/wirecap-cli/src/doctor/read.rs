@@ -45,7 +45,7 @@ const FILES: &[&str] = &[
 const DEVICE_FILES: &[&str] = &["current_link_speed", "current_link_width", "numa_node"];
 /// Of an interface, in /sys/class/net.
 const INTERFACE_FILES: &[&str] = &["ifindex", "napi_defer_hard_irqs", "threaded"];
-/// More of a file is of no use to any check.
+/// Maximum bytes of a file: no check needs more.
 const TEXT_BYTES_MAX: u64 = 1 << 18;
 /// What `--write-test` writes.
 const WRITE_TEST_BYTES: usize = 256 << 20;
@@ -160,7 +160,7 @@ fn processors(files: &mut Files) {
     files.read_numbered("/sys/devices/system/node", "node", &["cpulist", "distance"]);
 }
 
-/// Those programs that checks ask for.
+/// The programs that checks need.
 fn processes(files: &mut Files) {
     for pid in numbered("/proc", "") {
         let path = format!("/proc/{pid}/comm");
@@ -253,7 +253,7 @@ fn interrupts(folder: &str, files: &mut Files) -> Vec<Interrupt> {
     interrupts
 }
 
-/// How a device's clock compares with the system's.
+/// The difference between a device's clock and the system's.
 fn clock(number: u32) -> Clock {
     let file = format!("/dev/ptp{number}");
     let tai_ahead_seconds = clock_gettime_dynamic(DynamicClockId::Tai)
@@ -270,14 +270,14 @@ fn ahead(file: &str) -> io::Result<i64> {
     Ok(device - (before + (after - before) / 2))
 }
 
-/// The disk under a directory; `None` if it is on none, as in memory or on the network.
+/// The disk of a directory; `None` if it is not on a disk, but in memory or on the network.
 pub(crate) fn disk(directory: &Path, write_test: bool) -> Result<Option<Disk>, Failure> {
     let failed = |error: io::Error| Failure::Failed(format!("{}: {error}", directory.display()).into());
     let number = fs::metadata(directory).map_err(failed)?.dev();
     let measured = if write_test { Some(write_speed(directory).map_err(failed)?) } else { None };
     let folder = format!("/sys/dev/block/{}:{}", major(number), minor(number));
     let Ok(place) = fs::canonicalize(&folder) else { return Ok(None) };
-    // A partition has no queue; the folder around it is the disk's.
+    // A partition has no queue; its parent folder is the disk's.
     let queue = [place.join("queue/rotational"), place.join("../queue/rotational")];
     let rotational = queue.iter().find_map(|path| text_of(path).ok()).map(|text| text.trim() == "1");
     Ok(Some(Disk {
@@ -289,7 +289,7 @@ pub(crate) fn disk(directory: &Path, write_test: bool) -> Result<Option<Disk>, F
     }))
 }
 
-/// Writes a file without a name and syncs it; bytes a second.
+/// Writes an unnamed file and syncs it. Returns bytes per second.
 fn write_speed(directory: &Path) -> io::Result<u64> {
     let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(directory, flags, rustix::fs::Mode::RUSR)?);

@@ -1,4 +1,4 @@
-//! A diagnosis in words, at most as wide as a terminal.
+//! A diagnosis as text, at most as wide as a terminal.
 
 use super::finding::{Diagnosis, Finding, Severity};
 

@@ -6,7 +6,7 @@ use wirecap_index::segments;
 
 use crate::failure::Failure;
 
-/// The segments at the places that the first words name, and the filter that the others make up.
+/// The segments at the places in the first words, and the filter in the other words.
 pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, String), Failure> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut count = 0;
@@ -28,7 +28,7 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
             Err(Failure::Usage(format!("{word}: no such file or directory")))
         }
         _ => {
-            // One that is named twice is read once.
+            // A file that is named twice is read once.
             let mut seen = std::collections::HashSet::new();
             found.retain(|path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())));
             Ok((found, words[count..].join(" ")))
@@ -53,7 +53,7 @@ fn is_index(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "parquet")
 }
 
-/// Whether a word can only be meant as a path.
+/// Whether a word can only be a path.
 fn is_path(word: &str) -> bool {
     ["/", "./", "../"].iter().any(|start| word.starts_with(start)) || word.ends_with('/')
 }

@@ -1,18 +1,18 @@
 //! Senders that leave checksums to hardware that never sees their packets.
 //!
-//! A host on the same machine, behind a veth or a tap, does not compute the checksums of TCP and UDP: its
-//! packets carry the sum of the pseudo-header, for the device to go on with. Forwarded as they are, they reach a host that
-//! takes them for damaged, which looks as if the network was down for everything but ping.
+//! A host on the same machine, connected by a veth or a tap, does not compute the checksums of TCP and UDP: its packets
+//! contain the sum of the pseudo-header, from which the device should continue. Forwarded unchanged, they reach a host
+//! that discards them as damaged, so the network seems to be down for everything but ping.
 
-/// How many packets are judged together.
+/// Number of packets that are evaluated together.
 const WINDOW: u32 = 64;
-/// So many of them are no accident: a correct checksum looks like that once in 65,536 times.
+/// This many of them are not an accident: a correct checksum looks like that once in 65,536 times.
 const ENOUGH: u32 = 3;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Looks at some packets of one interface.
+/// Checks some packets of one interface.
 #[derive(Debug, Default)]
 pub(crate) struct ChecksumWatch {
     looked_at: u32,
@@ -20,7 +20,7 @@ pub(crate) struct ChecksumWatch {
 }
 
 impl ChecksumWatch {
-    /// Looks at a packet, and says whether it is certain by now that checksums are left to hardware.
+    /// Checks a packet, and returns whether it is now certain that checksums are left to hardware.
     pub(crate) fn is_certain_with(&mut self, frame: &[u8]) -> bool {
         let Some(unfinished) = is_unfinished(frame) else { return false };
         self.looked_at += 1;
@@ -33,8 +33,8 @@ impl ChecksumWatch {
     }
 }
 
-/// Whether a packet of TCP or UDP has but the pseudo-header's sum for its checksum; none for other packets, and for
-/// those of which it cannot be told.
+/// Whether the checksum of a TCP or UDP packet is only the pseudo-header's sum; `None` for other packets, and if it
+/// cannot be determined.
 fn is_unfinished(frame: &[u8]) -> Option<bool> {
     let (kind, packet) = without_tags(frame)?;
     let (addresses, protocol, segment) = match kind {
@@ -55,7 +55,7 @@ fn is_unfinished(frame: &[u8]) -> Option<bool> {
     Some(checksum == folded(sum))
 }
 
-/// The EtherType behind up to two VLAN tags, and what follows.
+/// The EtherType after up to two VLAN tags, and the following bytes.
 fn without_tags(frame: &[u8]) -> Option<(u16, &[u8])> {
     let mut offset = 12;
     for _ in 0..2 {
@@ -66,7 +66,7 @@ fn without_tags(frame: &[u8]) -> Option<(u16, &[u8])> {
     Some((word(frame, offset)?, frame.get(offset + 2..)?))
 }
 
-/// The addresses, the protocol, and the segment without what pads the frame.
+/// The addresses, the protocol, and the segment without padding of the frame.
 fn ipv4(packet: &[u8]) -> Option<(&[u8], u8, &[u8])> {
     let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
     let total_bytes = usize::from(word(packet, 2)?);
@@ -101,8 +101,8 @@ fn folded(mut sum: u64) -> u16 {
 mod tests {
     use super::*;
 
-    /// A packet of TCP over IPv4 or IPv6, tagged or not, with the pseudo-header's sum for its checksum, or the right
-    /// one.
+    /// A TCP packet over IPv4 or IPv6, tagged or not, with the pseudo-header's sum as its checksum, or with the
+    /// correct one.
     fn packet(six: bool, tagged: bool, finished: bool) -> Vec<u8> {
         let mut segment = vec![0x5a; 33];
         segment[16..18].fill(0);

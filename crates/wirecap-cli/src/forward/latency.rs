@@ -1,4 +1,4 @@
-//! `--latency`: how long packets were inside the box, as a histogram.
+//! `--latency`: a histogram of the time that packets spend inside.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use wirecap::grouped;
 
-/// Longer times count as this: no packet is waited for an hour.
+/// Longer times count as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Significant digits that are kept of a time.
 const DIGITS: u8 = 2;
@@ -72,7 +72,8 @@ impl Latency {
         text
     }
 
-    /// How many packets took from half of a power of two of nanoseconds up to that, without the empty rows at both ends.
+    /// The number of packets by time, in rows from half of a power of two of nanoseconds to that power, without empty
+    /// rows at both ends.
     fn doublings(&self) -> Vec<(u64, u64)> {
         let first = self.0.min().max(1).ilog2();
         let last = self.0.max().max(1).ilog2();

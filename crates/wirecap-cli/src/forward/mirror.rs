@@ -1,4 +1,4 @@
-//! `--mirror`: what passes is also recorded, as it came in.
+//! `--mirror`: forwarded packets are also recorded, as they arrived.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,7 @@ struct State {
 }
 
 impl Mirror {
-    /// Notices a wrong path, or a file that exists and is not to be replaced, before an interface is opened.
+    /// Detects a wrong path, or an existing file that must not be replaced, before an interface is opened.
     pub(crate) fn check(path: &Path, replaces: bool) -> Result<(), Failure> {
         if output::is_standard_output(path) {
             let message = "--mirror needs a file or a named pipe; /dev/stdout is standard output";
@@ -100,8 +100,8 @@ impl Mirror {
         }
     }
 
-    /// Ends the file with the interfaces' counts, `interfaces` being how many rings each has, and gives what became of the
-    /// packets, and why it ended early if it did.
+    /// Ends the file with the interfaces' counts, where `interfaces` has the number of rings of each. Returns the account
+    /// of the packets, and the reason of an early end.
     pub(crate) fn finish(self, ledger: &Ledger, interfaces: &[usize]) -> (Recorded, Result<(), WriteError>) {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let started = state.started;
@@ -125,7 +125,7 @@ impl Mirror {
 }
 
 impl State {
-    /// Does something with the file, as long as it has not failed.
+    /// Calls a function with the file, unless it has failed.
     fn attempt(&mut self, work: impl FnOnce(&mut Writer<TimedSink<FileSink>>) -> Result<(), WriteError>) {
         let outcome = self.writer.as_mut().map_or(Ok(()), work);
         self.note(outcome);

@@ -1,4 +1,4 @@
-//! Which packets pass: `--filter` and `--drop`, made one BPF program, so that the kernel drops the others.
+//! The selection of packets: `--filter` and `--drop` as one BPF program, so that the kernel drops the others.
 
 use wirecap::filter::{ClassicInsn, Filter, FilterRequest};
 use wirecap::savefile::LinkType;
@@ -10,7 +10,7 @@ const RETURN: u16 = 0x06;
 /// `ja #k`.
 const JUMP: u16 = 0x05;
 
-/// What passes: what matches `filter`, or everything, but not what matches `drop`.
+/// Packets pass that match `filter`, or all packets, except those that match `drop`.
 pub(crate) fn passing(filter: Option<&str>, drop: Option<&str>) -> Result<Option<FilterRequest>, Failure> {
     let Some(drop) = drop else { return Ok(filter.map(FilterRequest::from)) };
     let (drop, filter) = (compile(drop)?, compile(filter.unwrap_or_default())?);
@@ -21,11 +21,11 @@ fn compile(expression: &str) -> Result<Filter, Failure> {
     Filter::compile(expression, LinkType::ETHERNET, 0).map_err(|error| Failure::Usage(error.to_string()))
 }
 
-/// What matches `wanted` but not `unwanted`. An expression that joined both would not mean this: in
+/// Packets that match `wanted` but not `unwanted`. A combined expression would have another meaning: in
 /// pcap-filter(7)'s language, `vlan` changes the meaning of all that follows it.
 ///
-/// The unwanted's program comes first. Where it returns for a matching packet, 0 is returned, and where
-/// it does for another one, the wanted's program goes on. No instruction changes its place, so all jumps hold.
+/// The program of `unwanted` comes first. For a matching packet it returns 0; for other packets, the program of
+/// `wanted` follows. No instruction is moved relative to its own program, so all jumps stay valid.
 fn but(wanted: &[ClassicInsn], unwanted: &[ClassicInsn]) -> Vec<ClassicInsn> {
     let last = unwanted.len() - 1;
     let turned = |(index, insn): (usize, &ClassicInsn)| match insn.code {
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(verdicts(None, "udp", TCP), [true, true]);
         assert_eq!(verdicts(Some("ip"), "udp", UDP), [false, false]);
         assert_eq!(verdicts(Some("ip"), "udp", TCP), [true, false]);
-        // Both expressions mean what each means alone.
+        // Both expressions keep their separate meanings.
         assert_eq!(verdicts(Some("vlan 100"), "tcp", TCP), [false, true]);
         assert_eq!(verdicts(Some("udp"), "vlan 100", UDP), [true, false]);
         assert_eq!(verdicts(None, "", UDP), [false, false]);

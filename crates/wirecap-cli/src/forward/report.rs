@@ -20,7 +20,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Shows people the times, the ledger, and what became of the packets of each way.
+    /// Prints the times, the ledger, and the account of the packets of each direction.
     pub(super) fn show(&self) {
         let screen = Screen::on(io::stderr());
         for (way, latency) in self.ways.iter().zip(self.latencies.iter().flatten()) {

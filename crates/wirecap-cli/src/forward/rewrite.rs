@@ -10,7 +10,7 @@ use crate::sending::mac;
 /// `eth1:dst=02:00:00:00:00:09,vlan=push:100`: changes, in their order, to the packets of one interface or of both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Rewrite {
-    /// The interface that the packets come in by; all of them if there is none.
+    /// The receiving interface of the packets; `None`: all interfaces.
     interface: Option<String>,
     changes: Vec<Change>,
 }
@@ -20,11 +20,11 @@ pub(crate) struct Rewrite {
 enum Change {
     Destination([u8; 6]),
     Source([u8; 6]),
-    /// A tag in front of those that are there.
+    /// Adds a tag before existing ones.
     Push(Vlan),
-    /// The outer tag is taken away.
+    /// Removes the outer tag.
     Pop,
-    /// The outer tag gets these values.
+    /// Sets these values of the outer tag.
     Set(Vlan),
 }
 
@@ -32,7 +32,7 @@ enum Change {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Vlan {
     number: u16,
-    /// As it was if it is not given, and 0 in a new tag.
+    /// Unchanged if it is not given, and 0 in a new tag.
     priority: Option<u16>,
 }
 
@@ -80,12 +80,12 @@ impl Changes {
         Ok(interfaces.iter().map(changes).collect())
     }
 
-    /// Whether packets pass as they are.
+    /// Whether packets pass unchanged.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Makes the changes. A packet without a VLAN tag has none to be taken away or set.
+    /// Makes the changes. Removing or setting a VLAN tag has no effect on a packet without one.
     #[inline]
     pub(crate) fn make(&self, packet: &mut OutPacket<'_>) -> Result<(), NoRoom> {
         self.0.iter().try_for_each(|change| change.make(packet))

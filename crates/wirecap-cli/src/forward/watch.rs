@@ -21,10 +21,10 @@ const GLANCE: Duration = Duration::from_millis(20);
 const EGRESS_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between two updates of the display.
 const SHOW_INTERVAL: Duration = Duration::from_secs(1);
-/// An interface that takes no packet for so long while there are some for it has stalled.
+/// An interface that accepts no packet for this time while packets wait for it has stalled.
 const STALL: Duration = Duration::from_secs(1);
 
-/// Watches until all workers are done, and stops the capture when it is time.
+/// Watches until all workers have ended, and stops the capture when the limits are reached.
 pub(crate) fn watch(
     arguments: &Arguments,
     capture: &Capture,
@@ -64,7 +64,7 @@ pub(crate) fn sent(ledger: &Ledger) -> u64 {
     ledger.ports.iter().map(|port| port.account.sent).sum()
 }
 
-/// An interface that packets leave by.
+/// An outgoing interface.
 #[derive(Debug)]
 pub(crate) struct Egress {
     device: Device,
@@ -116,7 +116,7 @@ impl Egress {
 /// Detects that a port is up but sends nothing.
 #[derive(Debug, Default)]
 struct StallWatch {
-    /// Since when it has sent none of its packets, and its account at that time.
+    /// The time since which it has sent none of its packets, and its account at that time.
     still: Option<Still>,
     /// Packets that it had no room for, at the last look.
     no_room: u64,
@@ -163,7 +163,7 @@ impl StallWatch {
     }
 }
 
-/// A table on the terminal, a row for each way. Elsewhere nothing is shown.
+/// A table on a terminal, with a row for each direction. Without a terminal nothing is shown.
 struct Live {
     screen: Screen<io::Stderr>,
     shown: Instant,
@@ -202,7 +202,7 @@ impl Live {
             ));
             *last = (account.sent, account.bytes);
         }
-        // A terminal that went away is no reason to stop forwarding.
+        // A closed terminal does not stop forwarding.
         let _ = self.screen.redraw(&lines);
         self.shown = Instant::now();
     }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_refuses_all_has_stalled_though_nothing_waits() {
+    fn a_port_that_rejects_all_packets_has_stalled_even_if_none_wait() {
         let looks = [(5, 0), (5, 1), (5, 1), (5, 4), (5, 4), (5, 5), (6, 5)];
         let begins = Stall::Begins { waiting: 0, dropped: 4 };
         let expected = [None, None, None, Some(begins), None, None, Some(Stall::Ends)];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_has_not_stalled_while_it_takes_some_or_there_is_nothing_for_it() {
+    fn a_port_has_not_stalled_while_it_accepts_packets_or_none_wait() {
         let looks = [(0, 9, 0), (1, 9, 5), (2, 9, 9), (2, 0, 9), (2, 0, 9), (2, 0, 9)];
         let accounts = looks.map(|(sent, waiting, refused)| account(sent, waiting, refused));
         assert!(said(&accounts).iter().all(Option::is_none));

@@ -1,4 +1,4 @@
-//! What each worker does: takes chunks, and sends their packets on where they are to go.
+//! A worker's loop: takes chunks, and forwards their packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -12,12 +12,12 @@ use super::mirror::Mirror;
 use super::rewrite::Changes;
 use crate::weight::Weight;
 
-/// How long to wait for packets while nothing has to be done otherwise.
+/// Maximum wait for packets if there is no other work.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The same while packets may wait on their way out.
+/// The same while packets may wait to be sent.
 const OUTBOUND_PATIENCE: Duration = Duration::from_millis(2);
 
-/// From one interface to another: what all workers share.
+/// A direction, from one interface to another: the state shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) from: String,
@@ -25,7 +25,7 @@ pub(crate) struct Way {
     pub(crate) changes: Changes,
     /// Packets that had no room for the changes and were dropped.
     pub(crate) no_room: AtomicU64,
-    /// It was said that checksums are left to hardware.
+    /// The warning about checksums left to hardware was printed.
     warned: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Treatment {
     pub(crate) latency: bool,
 }
 
-/// One worker's share of a way.
+/// One worker's share of a direction.
 #[derive(Debug)]
 struct Lane<'a> {
     way: &'a Way,
@@ -73,8 +73,8 @@ struct Lane<'a> {
     latency: Latency,
 }
 
-/// One worker at work on all ways; `ways` are in the order of the capture's interfaces. Gives the times that packets
-/// took on each.
+/// Runs one worker for all directions, which are in the order of the capture's interfaces. Returns the times of
+/// packets in each direction.
 pub(crate) fn forward(
     mut worker: Worker,
     capture: &Capture,
@@ -94,7 +94,7 @@ pub(crate) fn forward(
                 patience = OUTBOUND_PATIENCE;
             }
             None => {
-                // The device may have room by now for packets that did not fit before.
+                // The device may now have room for packets that did not fit before.
                 lanes.iter_mut().for_each(|lane| lane.port.flush());
                 let outbound = lanes.iter().any(|lane| lane.port.account().waiting > 0);
                 patience = if outbound { OUTBOUND_PATIENCE } else { PATIENCE };

@@ -16,13 +16,13 @@ use crate::output;
 use crate::screen::replace_line;
 use crate::signals::Interruption;
 
-/// Measure what a captured packet costs: each component in nanoseconds and cycles
+/// Measure the cost of a captured packet by component, in nanoseconds and cycles
 ///
-/// Components: driver, copy, dispatch, timestamps, filters by kind and by what runs them, hand-over, recycle, offloading
-/// and savefiles, as in the WinPcap paper. They are switched on one at a time, in turns within each round. The cost of
-/// a component is the difference to the run without it in the same round; it may be negative if it is below the
-/// noise. The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes
-/// when the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
+/// Components: driver, copy, dispatch, timestamps, filters by kind and execution method, hand-over, recycle, offloading
+/// and savefiles, as in the WinPcap paper. They are enabled one at a time, in alternation within each round. The cost of
+/// a component is the difference to the run without it in the same round; it may be negative if it is below the noise.
+/// The command runs in a private test bed, two network namespaces joined by a veth pair, which the kernel removes when
+/// the process ends. It requires root and two idle CPUs. Exit status 1: the counts of a run do not balance.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Number of rounds [default: 11, a minute or two]
@@ -51,11 +51,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let effort = if arguments.quick { Effort::quick() } else { Effort::full() };
     let rounds = arguments.rounds.map_or(effort.rounds, NonZeroUsize::get);
     let effort = Effort { rounds, ..effort };
-    // Before it has cost any time: a wrong path is found at once.
+    // Checked before the measurement: a wrong path is reported at once.
     let csv = arguments.csv.as_deref().map(Output::at).transpose()?;
     let picture = arguments.picture.as_deref().map(Output::at).transpose()?;
     let report = measured(&effort, &interruption).map_err(failure)?;
-    // Wherever one of them cannot be written, the minutes that it took are in the others.
+    // If one of them cannot be written, the others contain the results.
     let csv = csv.map(|csv| csv.write(report.csv().as_bytes()));
     let picture = picture.map(|picture| picture.write(report.picture().as_bytes()));
     if arguments.json {
@@ -122,7 +122,8 @@ fn measured(effort: &Effort, interruption: &Interruption) -> Result<Report, Cost
     })
 }
 
-/// Tells on standard error how far it is: a line that replaces itself on a terminal, elsewhere one per round.
+/// Shows the progress on standard error: a line that replaces itself on a terminal, otherwise one line per
+/// round.
 struct Line {
     visible: bool,
     round: usize,

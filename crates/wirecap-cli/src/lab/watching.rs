@@ -1,4 +1,4 @@
-//! Shows how experiments get on, and stops them at a signal.
+//! Shows the progress of experiments, and stops them at a signal.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -34,7 +34,7 @@ impl Watch for Watching {
     fn progress(&self, share: f64, what: &str) {
         self.with_line(|line| {
             if line.is_due().is_some() {
-                line.show(&format!("{:3.0} % {what}", 100.0 * share));
+                line.show(format!("{:3.0} % {what}", 100.0 * share));
             }
         });
     }

@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 
 use wirecap_index::{Ensured, be_idle, ensure, index_path};
 use wirecap_recorder::Watch;
+use wirecap_units::error::causes;
 
-use crate::failure::causes;
 use crate::screen::notice;
 use crate::sink::Writing;
 
@@ -22,7 +22,7 @@ pub(crate) struct Indexer {
 }
 
 impl Indexer {
-    /// With what is told of complete files. `writing` is where indexes are counted.
+    /// Indexes are counted in `writing`.
     pub(crate) fn start(writing: &Writing) -> std::io::Result<(Self, Sender<PathBuf>)> {
         let (complete, files) = mpsc::channel();
         let ends = Arc::new(AtomicBool::new(false));
@@ -72,7 +72,7 @@ fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: 
     true
 }
 
-/// What the writer tells: how long it takes, and which files are complete or gone.
+/// Messages of the writer: the time of writes, and complete or removed files.
 pub(crate) struct Told {
     pub(crate) writing: Writing,
     pub(crate) complete: Option<Sender<PathBuf>>,

@@ -10,13 +10,15 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
 use wirecap::savefile::{Format, refuse_planted};
-use wirecap_recorder::{Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules};
+use wirecap_recorder::{
+    Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules, format_of,
+};
 
 use crate::failure::Failure;
 use crate::options::on_or_off;
 use crate::size;
 
-/// Into which files a recording goes.
+/// The files of a recording.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Files of a recording")]
 pub(crate) struct FileOptions {
@@ -27,7 +29,7 @@ pub(crate) struct FileOptions {
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
 
-    /// Start a new file at multiples of this local time: 1h; 24h: at midnight
+    /// Start a new file at this interval, aligned to local time: 1h; 24h: at midnight
     #[arg(long, value_name = "TIME", value_parser = size::duration)]
     file_time: Option<Duration>,
 
@@ -152,7 +154,7 @@ fn condition(text: &str) -> Result<Condition, String> {
     })
 }
 
-/// What the options come to.
+/// The result of the options.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) format: Format,
@@ -335,18 +337,6 @@ impl FileOptions {
 
 fn of_seconds(seconds: u64) -> Period {
     Period { length: Duration::from_secs(seconds), is_aligned: false }
-}
-
-/// The format that a name's extension says: pcap for .pcap, else pcapng.
-pub(crate) fn format_of(path: &Path) -> Format {
-    let plain = match Compression::of(path) {
-        Compression::None => path.to_owned(),
-        _ => path.with_extension(""),
-    };
-    match plain.extension().and_then(|extension| extension.to_str()) {
-        Some("pcap") => Format::Pcap,
-        _ => Format::Pcapng,
-    }
 }
 
 /// As dumpcap with nametimenum:2.

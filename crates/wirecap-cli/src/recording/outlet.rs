@@ -86,8 +86,8 @@ impl Batch for Kept {
 
 /// Takes packets and writes them.
 pub(crate) trait Outlet {
-    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if `all`, else in as much as costs
-    /// the least.
+    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if `all`, otherwise in the part
+    /// with the lowest cost.
     fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         let _ = (bytes, all);
         true
@@ -108,15 +108,20 @@ pub(crate) trait Outlet {
         now: Timestamp,
     ) -> Result<bool, WriteError>;
 
+    /// Hands on the accepted packets if nothing else is being written and they are worth a write.
+    fn hand_on(&mut self) -> Result<(), WriteError> {
+        Ok(())
+    }
+
     /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
 
-    /// Whether something that was handed on is still to be written.
+    /// Whether handed-on packets remain to be written.
     fn is_writing(&self) -> bool {
         false
     }
 
-    /// No packet from before this time will come any more.
+    /// No earlier packet will follow.
     fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
         let _ = now;
         Ok(())
@@ -136,7 +141,7 @@ pub(crate) trait Outlet {
     /// Packets that were taken.
     fn packets(&self) -> u64;
 
-    /// What the packets make up: `4.1 KiB`.
+    /// The size of the packets: `4.1 KiB`.
     fn extent(&self) -> String;
 
     /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how many packets were
@@ -229,7 +234,7 @@ pub(crate) struct Files {
     extent: String,
 }
 
-/// Says of each complete file that it is, and then runs the command for it, if there is one.
+/// Announces each complete file, and then runs the command for it, if there is one.
 #[derive(Debug)]
 struct Reported(Option<Box<dyn Launch>>);
 
@@ -308,6 +313,10 @@ impl Outlet for Files {
         }
         chunk.lend();
         self.recording().write_in_place(&record, place, now)
+    }
+
+    fn hand_on(&mut self) -> Result<(), WriteError> {
+        self.recording().hand_on()
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.

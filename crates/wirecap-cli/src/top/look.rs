@@ -1,4 +1,4 @@
-//! How things look: colours if there are any, and bars. The terminal's own background stays, light or dark.
+//! Colours, if available, and bars. The terminal's own background, light or dark, is kept.
 
 use std::env;
 

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 /// The answer of each capture by name, or the reason why there is none.
 pub(super) type Statuses = BTreeMap<String, Result<Value, String>>;
 
-/// How long to sleep at a time: an interval may become shorter meanwhile.
+/// Maximum sleep at a time, because the interval may become shorter meanwhile.
 const NAP: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -28,7 +28,7 @@ struct Shared {
 }
 
 impl Poller {
-    /// Asks those of these names, or all there are.
+    /// Queries the captures with these names, or all captures.
     pub(super) fn start(wanted: &[String], interval: Duration) -> io::Result<Self> {
         let interval_ms = AtomicU64::new(interval.as_millis() as u64);
         let shared = Arc::new(Shared { interval_ms, latest: Mutex::new(None) });
@@ -82,7 +82,7 @@ fn ask_all(wanted: &[String], remotes: &mut BTreeMap<String, Remote>) -> Statuse
     statuses
 }
 
-/// By the connection that there is, or by a new one if that has ended.
+/// Over the existing connection, or a new one if that has ended.
 fn ask(name: &str, remotes: &mut BTreeMap<String, Remote>) -> Result<Value, Unreachable> {
     let status = |remote: &mut Remote| remote.ask(&json!({ "command": "status" }));
     if let Some(remote) = remotes.get_mut(name)

@@ -37,7 +37,7 @@ pub(super) struct View {
 struct Seen {
     before: Option<Value>,
     now: Option<Value>,
-    /// Why it could not be asked the last time.
+    /// Why the last query failed.
     problem: Option<String>,
 }
 
@@ -56,7 +56,7 @@ impl View {
         }
     }
 
-    /// Takes what the captures have said; whether there is something new to show.
+    /// Takes the captures' answers. Returns whether there are changes to show.
     pub(super) fn take(&mut self, statuses: Statuses) -> bool {
         if self.is_paused {
             return false;
@@ -171,7 +171,7 @@ fn capture(look: Look, name: &str, seen: &Seen, width: usize) -> Vec<Line<'stati
     lines
 }
 
-/// What two statuses of a capture tell together.
+/// The values derived from two statuses of a capture.
 struct Change<'a> {
     now: &'a Value,
     before: Option<&'a Value>,
@@ -190,7 +190,7 @@ struct Ring {
     filtered: Option<u64>,
     lost: u64,
     worker: u64,
-    /// The workers that help: each with its chunks in all, and each second now.
+    /// The workers that help, each with its total number of chunks and its chunks per second.
     helpers: Vec<(u64, u64, Option<f64>)>,
 }
 
@@ -200,7 +200,7 @@ impl<'a> Change<'a> {
         (seconds > 0.0).then_some(seconds)
     }
 
-    /// How much a count has grown each second.
+    /// The growth of a count per second.
     fn rate(&self, now: &Value, before: Option<&Value>) -> Option<f64> {
         let grown = now.as_f64()? - before?.as_f64()?;
         Some(grown.max(0.0) / self.seconds()?)
@@ -253,7 +253,7 @@ impl<'a> Change<'a> {
     }
 }
 
-/// Who the capture is, how fast it is, and whether it lost anything.
+/// The name of the capture, its rate, and whether it lost packets.
 fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     let (now, ledger) = (change.now, &change.now["ledger"]);
     let before = change.before.map(|before| &before["ledger"]);
@@ -281,7 +281,7 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
         parts.pop();
     }
     let rest = rest(&parts);
-    // The reasons stand below, too.
+    // The reasons are also shown below.
     let verdict = match count(&name) + 2 + count(&verdict) + count(&rest) <= width {
         true => verdict,
         false => short,
@@ -291,13 +291,13 @@ fn heading(look: Look, change: &Change<'_>, width: usize) -> Line<'static> {
     Line::from(spans.to_vec())
 }
 
-/// Which columns there is room for.
+/// The columns for which there is room.
 #[derive(Debug, Clone, Copy)]
 struct Columns {
     name: usize,
     bar: usize,
     is_wide: bool,
-    /// Without where the other cells are.
+    /// Without the places of the other cells.
     is_narrow: bool,
 }
 
@@ -399,7 +399,7 @@ fn brief(count: u64, width: usize) -> String {
     if exact.len() <= width { exact } else { size::human_rate(count as f64).trim_end().to_owned() }
 }
 
-/// Whose chunks go to whom, those that move now first.
+/// Which worker helps which ring, current ones first.
 fn helpers(look: Look, rings: &[Ring]) -> Vec<Line<'static>> {
     let all = rings.iter().flat_map(|ring| ring.helpers.iter().map(move |helper| (ring, *helper)));
     let mut all: Vec<_> = all.collect();
@@ -490,7 +490,7 @@ fn writer(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
     lines
 }
 
-/// What the threads take of a processor, in as many lines as it takes.
+/// The threads' shares of a processor, in as many lines as required.
 fn processors(change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     let Some(before) = change.before else { return Vec::new() };
     let mut entries = Vec::new();
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn without_colour_nothing_is_coloured_and_loss_stands_out_all_the_same() {
+    fn without_colour_loss_is_still_marked() {
         let statuses = [status(10.0, 10_000, 0), status(12.0, 30_000, 1_234)];
         for has_colours in [true, false] {
             let terminal = shown(Look::new(has_colours, true), (80, 24), &statuses);

@@ -179,7 +179,7 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
 }
 
 #[test]
-fn short_writes_are_gone_on_with() {
+fn short_writes_are_continued() {
     if !privileged() {
         return;
     }
@@ -275,7 +275,7 @@ impl Runs {
 }
 
 #[test]
-fn a_process_that_is_killed_leaves_whole_files_and_the_next_one_goes_on() {
+fn a_killed_process_leaves_complete_files_and_the_next_one_continues() {
     if !privileged() {
         return;
     }

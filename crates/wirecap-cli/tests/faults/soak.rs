@@ -52,7 +52,7 @@ const KEPT: u64 = 10;
 
 /// `WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000` with a release build.
 #[test]
-fn a_recording_that_goes_on_takes_no_more_memory_or_descriptors() {
+fn a_long_recording_uses_no_more_memory_or_descriptors() {
     if !privileged() {
         return;
     }

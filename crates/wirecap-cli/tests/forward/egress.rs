@@ -92,7 +92,7 @@ fn a_host_whose_cable_leads_nowhere_is_forwarded_to_again_when_it_is_back() {
 
 /// The right host takes frames and is not done with them.
 #[test]
-fn while_one_direction_is_stalled_the_other_one_goes_on_without_loss() {
+fn while_one_direction_is_stalled_the_other_continues_without_loss() {
     if !privileged() {
         return;
     }

@@ -123,7 +123,7 @@ fn jumbo_frames_carry_transfers_too() {
 }
 
 #[test]
-fn in_advanced_mode_one_worker_s_connections_are_helped_by_another() {
+fn in_advanced_mode_a_worker_helps_with_anothers_connections() {
     if !privileged() {
         return;
     }
@@ -138,7 +138,7 @@ fn in_advanced_mode_one_worker_s_connections_are_helped_by_another() {
 }
 
 #[test]
-fn a_host_that_leaves_checksums_to_hardware_is_noticed_and_one_that_does_not_is_not() {
+fn only_a_host_that_leaves_checksums_to_hardware_is_reported() {
     if !privileged() {
         return;
     }

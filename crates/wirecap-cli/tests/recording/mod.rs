@@ -45,11 +45,16 @@ impl Bed {
 
     /// Starts `command` where the receiver is.
     pub(crate) fn start(&self, command: &mut Command) -> Running {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        self.start_on(Stdio::piped(), command)
+    }
+
+    /// Starts `command` where the receiver is, with this standard error.
+    pub(crate) fn start_on(&self, stderr: impl Into<Stdio>, command: &mut Command) -> Running {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = self.receiver.run_in(|| command.spawn().unwrap()).unwrap();
         let stdout = child.stdout.take().unwrap();
-        let stderr = BufReader::new(child.stderr.take().unwrap());
-        Running { child, stdout: Some(read_all(stdout)), stderr: Some(stderr), said: String::new() }
+        let stderr = child.stderr.take().map(BufReader::new);
+        Running { child, stdout: Some(read_all(stdout)), stderr, said: String::new() }
     }
 
     /// Starts `wirecap` with these arguments and waits until it captures.
@@ -125,7 +130,9 @@ impl Running {
 
     pub(crate) fn finish(mut self) -> Finished {
         let mut rest = String::new();
-        self.stderr.take().unwrap().read_to_string(&mut rest).unwrap();
+        if let Some(mut stderr) = self.stderr.take() {
+            stderr.read_to_string(&mut rest).unwrap();
+        }
         let status = self.child.wait().unwrap();
         let stdout = self.stdout.take().unwrap().join().unwrap();
         Finished { status, stdout, stderr: self.said.clone() + &rest }

@@ -665,7 +665,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_reach_labels_before_and_behind_them() {
+    fn jumps_reach_labels_before_and_after_them() {
         let mut asm = Assembler::new();
         let (start, end) = (asm.label(), asm.label());
         asm.bind(start).jump_if(R1, Gt, R2, end).jump_if32(R1, AnySet, 3, start).jump(start);

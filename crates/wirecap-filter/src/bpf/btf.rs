@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_found_behind_types_of_other_sizes() {
+    fn a_function_is_found_after_types_of_other_sizes() {
         assert_eq!(function(&btf(), "first"), Some(3));
         assert_eq!(function(&btf(), "second"), Some(4));
         assert_eq!(function(&btf(), "int"), None, "that is a type");

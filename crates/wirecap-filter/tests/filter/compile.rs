@@ -80,7 +80,7 @@ fn raw_ip_goes_by_its_number_in_files() {
 }
 
 #[test]
-fn an_unsound_program_is_refused_with_its_fault() {
+fn an_invalid_program_is_rejected_with_its_fault() {
     let cases = [
         ("", ProgramError::Empty),
         ("0", ProgramError::Empty),

@@ -76,7 +76,7 @@ fn long_lists_are_loaded() {
 }
 
 #[test]
-fn the_longest_program_that_is_not_refused_is_loaded() {
+fn the_longest_accepted_program_is_loaded() {
     if !privileged() {
         return;
     }

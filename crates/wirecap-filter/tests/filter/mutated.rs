@@ -9,7 +9,7 @@ use crate::choices::Choices;
 const MUTATIONS_PER_FILE: u64 = 300;
 
 #[test]
-fn damaged_programs_are_translated_or_refused() {
+fn damaged_programs_are_translated_or_rejected() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/filter_translator");
     let paths = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<_> = paths.map(|entry| entry.expect("the folder can be read").path()).collect();

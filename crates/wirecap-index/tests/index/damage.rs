@@ -190,3 +190,47 @@ fn an_index_is_not_written_for_a_file_that_was_replaced() {
     let names = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(names, 1, "nothing stays beside the file");
 }
+
+#[test]
+fn several_processes_write_the_same_index_one_after_the_other() {
+    const WRITERS: usize = 4;
+    const ROUNDS: usize = 50;
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng.zst", &traffic(0, 500));
+    let index = load(&path).unwrap();
+    // Locks belong to open files, so threads exclude each other as processes do.
+    std::thread::scope(|scope| {
+        for _ in 0..WRITERS {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    write(&path, &index).unwrap();
+                    assert_eq!(load(&path).as_ref(), Ok(&index));
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "the segment and its index");
+}
+
+#[test]
+fn what_a_killed_process_left_of_an_index_is_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng", &traffic(0, 100));
+    let index = load(&path).unwrap();
+    let mut part = index_path(&path).into_os_string();
+    part.push(".part");
+    let (part, other) = (PathBuf::from(part), folder.path().join("other"));
+    fs::write(&other, "kept").unwrap();
+    let leave: [&dyn Fn(); 3] =
+        [&|| fs::write(&part, "half of it").unwrap(), &|| fs::hard_link(&other, &part).unwrap(), &|| {
+            std::os::unix::fs::symlink(&other, &part).unwrap();
+        }];
+    for leave in leave {
+        remove(&path).unwrap();
+        leave();
+        write(&path, &index).unwrap();
+        assert_eq!(load(&path).as_ref(), Ok(&index));
+        assert!(fs::symlink_metadata(&part).is_err(), "it is gone");
+    }
+    assert_eq!(fs::read(&other).unwrap(), b"kept");
+}

@@ -1,17 +1,17 @@
-//! What lies along the sides of a chart: numbers, and where they are.
+//! The axes of a chart: numbers, and their positions.
 
 use crate::chart::FINE;
 
-/// What lies along one side of a chart.
+/// An axis along one side of a chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
-    /// What it is, with the unit.
+    /// The quantity, with its unit.
     pub name: String,
     /// How numbers become distances.
     pub scale: Scale,
-    /// The ends; as the curves are, and from 0 if linear, when not given.
+    /// The ends; if not given, those of the curves, from 0 if linear.
     pub range: Option<(f64, f64)>,
-    /// Where numbers stand; where they look well when empty.
+    /// The labelled numbers; if empty, round ones.
     pub ticks: Vec<f64>,
     /// Stands behind each number.
     pub unit: &'static str,
@@ -27,12 +27,12 @@ pub enum Scale {
 }
 
 impl Axis {
-    /// A linear axis from 0 as far as the curves go.
+    /// A linear axis from 0 to the end of the curves.
     pub fn linear(name: impl Into<String>) -> Self {
         Self { name: name.into(), scale: Scale::Linear, range: None, ticks: Vec::new(), unit: "" }
     }
 
-    /// A logarithmic axis as far as the curves go.
+    /// A logarithmic axis over the range of the curves.
     pub fn log(name: impl Into<String>) -> Self {
         Self { scale: Scale::Log, ..Self::linear(name) }
     }
@@ -50,7 +50,7 @@ impl Axis {
     }
 }
 
-/// The numbers of an axis and the pixels where they lie.
+/// The numbers of an axis and their pixels.
 #[derive(Debug)]
 pub(super) struct Span {
     scale: Scale,
@@ -64,18 +64,18 @@ impl Span {
     pub(super) fn new(axis: &Axis, (lowest, highest): (f64, f64), ends: (i32, i32)) -> Self {
         let (first, last) = match (axis.range, axis.scale) {
             (Some(range), _) => range,
-            // No points, or none that are numbers.
+            // No points, or only NaN.
             _ if lowest > highest => (0.0, 1.0),
             (None, Scale::Log) => (lowest, highest),
             (None, Scale::Linear) => (lowest.min(0.0), highest * 1.05),
         };
-        // A single number, or a log axis that would have a 0, has some room around it.
+        // A single number, or a logarithmic axis that would contain 0, gets some room around it.
         let first = if axis.scale == Scale::Log { first.max(last * 1e-9) } else { first };
         let last = if last > first { last } else { first + first.abs().max(1.0) };
         Self { scale: axis.scale, first, last, ends }
     }
 
-    /// How far along `number` is: 0 at the first end, 1 at the last.
+    /// The relative position of `number`: 0 at the first end, 1 at the last.
     fn share(&self, number: f64) -> f64 {
         let share = match self.scale {
             Scale::Linear => (number - self.first) / (self.last - self.first),
@@ -84,13 +84,13 @@ impl Span {
         share.clamp(0.0, 1.0)
     }
 
-    /// Where `number` is, in units.
+    /// The position of `number`, in units.
     pub(super) fn place(&self, number: f64) -> i32 {
         let (from, to) = (f64::from(self.ends.0 * FINE), f64::from(self.ends.1 * FINE));
         (from + self.share(number) * (to - from)).round() as i32
     }
 
-    /// The numbers that stand at the axis, with their places in pixels.
+    /// The numbers at the axis, with their positions in pixels.
     pub(super) fn labels(&self, axis: &Axis) -> Vec<(i32, String)> {
         let numbers = match self.scale {
             _ if !axis.ticks.is_empty() => axis.ticks.clone(),
@@ -118,7 +118,7 @@ fn powers_of_ten(first: f64, last: f64) -> Vec<f64> {
     exponents.map(|exponent| 10_f64.powi(exponent)).collect()
 }
 
-/// A number with as few digits as tell it from its neighbours on an axis.
+/// A number with the digits that distinguish it from its neighbours on an axis.
 fn short(number: f64) -> String {
     let (scaled, suffix) = match number.abs() {
         size if size >= 1e6 => (number / 1e6, " M"),

@@ -1,4 +1,4 @@
-//! Bars that lie: each may be a stack of parts, and each is named above itself.
+//! Horizontal bars: each may be a stack of parts, with its name above it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
@@ -8,12 +8,12 @@ use crate::chart::{
     text_width,
 };
 
-/// A chart of bars. A bar of one part per series is a stack; groups stand apart from each other.
+/// A chart of bars. A bar with several parts is a stack; there is space between groups.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bars {
-    /// What lengths are, with the unit.
+    /// The quantity of lengths, with its unit.
     pub axis: String,
-    /// What the parts of bars are, for the legend.
+    /// The names of the parts, for the legend.
     pub series: Vec<String>,
     /// The bars from top to bottom.
     pub groups: Vec<Group>,
@@ -24,7 +24,7 @@ pub struct Bars {
 /// Bars that are compared with each other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
-    /// What they have in common; nothing is written where it is empty.
+    /// Their common heading; none if empty.
     pub name: String,
     /// From top to bottom.
     pub bars: Vec<Bar>,
@@ -37,7 +37,7 @@ pub struct Bar {
     pub name: String,
     /// Stands behind its end.
     pub label: String,
-    /// Its parts from left to right. What is negative takes no room.
+    /// Its parts from left to right. A negative part has no length.
     pub parts: Vec<Part>,
 }
 
@@ -48,7 +48,7 @@ pub struct Part {
     pub series: usize,
     /// Its length.
     pub value: f64,
-    /// Drawn as an outline only: what was not measured or stated, but concluded.
+    /// Drawn as an outline: a value that was derived, not measured or stated.
     pub hollow: bool,
 }
 
@@ -65,7 +65,7 @@ const BAR_GAP: i32 = 8;
 const GROUP_GAP: i32 = 16;
 const LEGEND_ROW: i32 = 22;
 const AXIS_HEIGHT: i32 = 46;
-/// A part's number stands in it where it has so much room beside the number.
+/// A part shows its number if it has this much room in addition to the number.
 const NUMBER_ROOM: i32 = 6;
 const SWATCH: i32 = 14;
 
@@ -91,7 +91,7 @@ impl Bars {
         })
     }
 
-    /// What stands above each other, with its place in pixels.
+    /// The lines of the chart, with their positions in pixels.
     fn rows(&self) -> Vec<Row<'_>> {
         let mut rows = Vec::new();
         let mut top = MARGIN;
@@ -112,7 +112,7 @@ impl Bars {
         rows
     }
 
-    /// So that the longest bar has room for its label.
+    /// Leaves room for the label of the longest bar.
     fn scale(&self) -> Scale {
         let bars = || self.groups.iter().flat_map(|group| &group.bars);
         let longest = bars().map(Bar::length).fold(0.0, f64::max);
@@ -124,7 +124,7 @@ impl Bars {
         if longest > 0.0 { Scale { longest, per_pixel } } else { Scale { longest: 1.0, per_pixel: 0.01 } }
     }
 
-    /// The series that some bar has, in rows of as many as there is room for, each with its place.
+    /// The series that occur in a bar, in rows that fit the width, each with its position.
     fn legend(&self) -> Vec<Vec<(usize, i32)>> {
         let parts = || self.groups.iter().flat_map(|group| &group.bars).flat_map(|bar| &bar.parts);
         let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
@@ -215,7 +215,7 @@ impl Row<'_> {
     }
 }
 
-/// How long a value is.
+/// The length of a value.
 struct Scale {
     longest: f64,
     per_pixel: f64,

@@ -17,14 +17,14 @@ pub struct Lines {
     pub x: Axis,
     /// The axis upwards.
     pub y: Axis,
-    /// The curves; the later ones lie above.
+    /// The curves; later ones are drawn over earlier ones.
     pub curves: Vec<Curve>,
 }
 
 /// One curve.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// What it is called in the legend.
+    /// Its name in the legend.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<Point>,
@@ -37,7 +37,7 @@ pub struct Curve {
 pub enum Look {
     /// A line with a mark at each point, and a bar where a point has a spread: for measurements.
     Marked,
-    /// A line in a band as wide as the points' spread.
+    /// A line in a band with the width of the points' spread.
     Band,
     /// A thin line: for a series of very many points.
     Thin,
@@ -50,7 +50,7 @@ pub struct Point {
     pub x: f64,
     /// Its height.
     pub y: f64,
-    /// The lowest and the highest that it was.
+    /// The lowest and the highest value.
     pub spread: Option<(f64, f64)>,
 }
 
@@ -72,7 +72,7 @@ impl Point {
     }
 }
 
-/// Pixels of the part that has the curves, and around it.
+/// Pixels of the plotting area and of its margins.
 const PLOT_HEIGHT: i32 = 270;
 const LEFT: i32 = 66;
 const RIGHT: i32 = 26;
@@ -122,7 +122,7 @@ impl Lines {
         (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max))
     }
 
-    /// The curves by number, in rows of as many as there is room for, each with its place.
+    /// The curves by number, in rows that fit the width, each with its position.
     fn legend(&self) -> Vec<Vec<(usize, i32)>> {
         let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
         let mut x = WIDTH;
@@ -174,7 +174,7 @@ impl Lines {
 }
 
 impl Point {
-    /// The lowest and the highest that is drawn of it.
+    /// The lowest and the highest drawn value.
     fn heights(&self) -> [f64; 2] {
         self.spread.map_or([self.y; 2], |(low, high)| [low.min(self.y), high.max(self.y)])
     }
@@ -213,7 +213,7 @@ impl Curve {
     }
 }
 
-/// The mark of curve `index`, of a shape of its own, at a place in units.
+/// The mark of curve `index`, with a distinct shape, at a position in units.
 fn mark(canvas: &Canvas<'_>, index: usize, (x, y): (i32, i32)) -> Result<(), DrawingError> {
     let style = series_colour(index).filled();
     let r = 4 * FINE;
@@ -230,13 +230,13 @@ fn mark(canvas: &Canvas<'_>, index: usize, (x, y): (i32, i32)) -> Result<(), Dra
     }
 }
 
-/// A line through places in pixels.
+/// A line through positions in pixels.
 fn line(places: &[(i32, i32)], colour: RGBColor, width: i32) -> PathElement<(i32, i32)> {
     let places: Vec<_> = places.iter().copied().map(fine).collect();
     PathElement::new(places, colour.stroke_width((width * FINE) as u32))
 }
 
-/// A place in pixels, in units.
+/// Converts a position in pixels to units.
 fn fine((x, y): (i32, i32)) -> (i32, i32) {
     (x * FINE, y * FINE)
 }

@@ -1,4 +1,4 @@
-//! The parts of a packet's cost one on the other: ours by engine, WinPcap's by figure, in the same steps.
+//! The parts of a packet's cost as stacked bars, in the same steps: wirecap's by engine, WinPcap's by figure.
 
 use serde::Serialize;
 
@@ -10,19 +10,19 @@ use super::{Component, Id};
 pub enum Step {
     /// The driver, interrupts included.
     Driver,
-    /// The kernel's socket buffer for the packet, and its way through the host's stack.
+    /// The kernel's socket buffer for the packet, and its processing in the host's stack.
     SocketBuffer,
-    /// The capture's hook in the kernel. Of the engine `packet` it is one with the clock and the copy.
+    /// The capture's hook in the kernel. With the engine `packet` it includes the clock and the copy.
     Tap,
     /// Reading the clock.
     Timestamp,
     /// One TCP port among five.
     Filter,
-    /// The copy into the capture's memory. Of the engine `xdp` when 2,048 cells go round.
+    /// The copy into the capture's memory; with the engine `xdp`, with 2,048 cells in circulation.
     Copy,
-    /// What that takes longer because the pool's cells do not fit into the processor's cache.
+    /// The additional time because the pool's cells do not fit into the processor's cache.
     ColdCells,
-    /// The copy to user space, where there is one.
+    /// The copy to user space, if there is one.
     SecondCopy,
     /// Handing packets to the application, system calls included.
     HandOver,
@@ -31,7 +31,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All of them, in the order of a packet's way.
+    /// All of them, in the order in which a packet passes them.
     pub const ALL: [Self; 10] = [
         Self::Driver,
         Self::SocketBuffer,
@@ -63,7 +63,7 @@ impl Step {
 }
 
 impl Step {
-    /// The same where the copy is taken as a whole.
+    /// The same with the copy as one step.
     pub fn whole(self) -> &'static str {
         match self {
             Self::Copy | Self::ColdCells => "first copy, redirect included",
@@ -77,15 +77,15 @@ impl Step {
 pub struct Part {
     /// Which step.
     pub step: Step,
-    /// Nanoseconds per packet; `None` where only cycles are known.
+    /// Nanoseconds per packet; `None` if only cycles are known.
     pub ns: Option<f64>,
-    /// Cycles per packet; `None` where the processor has no counter of them.
+    /// Cycles per packet; `None` if the processor has no counter of them.
     pub cycles: Option<f64>,
-    /// Measured here or stated by the paper; else what is left of a stated total.
+    /// Measured here or stated by the paper; otherwise the rest of a stated total.
     pub stated: bool,
 }
 
-/// What a packet costs in all its steps.
+/// The total cost of a packet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Bar {
     /// Whose.
@@ -117,7 +117,7 @@ const XDP: [(Step, Id); 7] = [
     (Step::Recycle, Id::Recycle),
 ];
 
-/// Likewise of the engine `packet`.
+/// The same of the engine `packet`.
 const PACKET: [(Step, Id); 6] = [
     (Step::Driver, Id::Driver),
     (Step::SocketBuffer, Id::SocketBuffer),
@@ -127,7 +127,7 @@ const PACKET: [(Step, Id); 6] = [
     (Step::Recycle, Id::PacketRecycle),
 ];
 
-/// The bars of both engines, out of what was measured.
+/// The bars of both engines, from the measurements.
 pub(super) fn ours(components: &[Component]) -> Vec<Bar> {
     let bar = |name: &str, steps: &[(Step, Id)]| {
         let part = |&(step, id): &(Step, Id)| {
@@ -140,12 +140,13 @@ pub(super) fn ours(components: &[Component]) -> Vec<Bar> {
     vec![bar("wirecap, xdp", &XDP), bar("wirecap, packet", &PACKET)]
 }
 
-/// What to attack next: the most of what wirecap spends on a packet.
+/// The next target for optimisation: the largest cost of a packet in wirecap.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Target {
     /// The engine's bar.
     pub bar: String,
-    /// The step that takes most, but for the driver, which is not wirecap's. The copy is taken as a whole.
+    /// The most expensive step except the driver, which does not belong to wirecap. The copy counts as one
+    /// step.
     pub step: Step,
     /// Nanoseconds per packet.
     pub ns: f64,

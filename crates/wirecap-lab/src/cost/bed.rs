@@ -1,7 +1,7 @@
-//! The live bed: a veth pair, a sender that the kernel itself is, and the books of what became of its frames.
+//! The live bed: a veth pair, an in-kernel sender, and the account of its frames.
 //!
-//! On a veth the sender's core also receives: what a frame takes there, from its making until it is dropped,
-//! passed on or in a cell, is what a run measures.
+//! On a veth the sender's core also receives: a run measures the time of a frame on this core, from its
+//! creation until it is dropped, passed on or in a cell.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,14 +11,14 @@ use wirecap_testbed::{Counters, Generator, Interface, Load, Namespace, Sent, Tra
 use super::CostError;
 use super::book::Book;
 
-/// How long frames that were sent may take to arrive and to be delivered.
+/// Maximum time for sent frames to arrive and be delivered.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(1);
 const MTU_BYTES: u32 = 1500;
 /// A run that waited more than this share of its time for a CPU was disturbed.
 const DISTURBED_SHARE: f64 = 0.04;
 
-/// Where frames are sent and received.
+/// The bed.
 #[derive(Debug)]
 pub(super) struct Bed {
     pub(super) receiver: Interface,
@@ -49,7 +49,7 @@ impl Pace {
 }
 
 impl Bed {
-    /// A bed whose receiver has so many queues. Frames go to the first that some CPU reaches.
+    /// A bed whose receiver has this many queues. Frames are sent to the first queue that a CPU reaches.
     pub(super) fn new(queue_count: u32) -> Result<Self, CostError> {
         let (here, there) = (Namespace::new()?, Namespace::new()?);
         let pair = VethPair::new((&here, "a0"), (&there, "a1"), queue_count, MTU_BYTES)?;
@@ -63,19 +63,19 @@ impl Bed {
         })
     }
 
-    /// Opens a new page in the books.
+    /// Starts a new account.
     pub(super) fn begin(&mut self) -> Result<(), CostError> {
         self.near.restart()?;
         Ok(self.far.restart()?)
     }
 
-    /// Sends so many frames as fast as they go.
+    /// Sends this many frames as fast as possible.
     pub(super) fn send(&mut self, frames: u64) -> Result<Pace, CostError> {
         let sent = self.generator.send(&[Load::new(self.queue, frames)])?;
         Ok(Pace::of(&sent[0]))
     }
 
-    /// Waits until all frames that the receiving interface took have met its program.
+    /// Waits until the program has processed all frames that the receiving interface accepted.
     pub(super) fn settle(&mut self) -> Result<(), CostError> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -88,7 +88,7 @@ impl Bed {
         }
     }
 
-    /// What the interfaces counted since the page was opened, for a run that sent so many frames.
+    /// The interfaces' counts since the account was started, for a run that sent this many frames.
     pub(super) fn book(&mut self, run: &'static str, sent: u64) -> Result<Book, CostError> {
         let (near, far) = (self.near.since_start()?, self.far.since_start()?);
         Ok(Book {

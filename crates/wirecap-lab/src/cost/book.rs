@@ -1,25 +1,25 @@
-//! What became of the frames of a live run.
+//! The account of the frames of a live run.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// What became of the frames of a live run, each counted once. The sender counts what is sent, the interfaces
-/// what is refused, lost, passed and dropped by a program, the capture's ledger what it drops, and the reader of
-/// its chunks what is delivered.
+/// What became of the frames of a live run, each counted once. The sender counts sent frames, the interfaces
+/// count rejected, lost and passed frames and frames dropped by a program, the capture's ledger counts its
+/// drops, and the reader of chunks counts delivered frames.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Book {
     /// Which run.
     pub run: &'static str,
     /// Frames handed to the sending interface.
     pub sent: u64,
-    /// Not taken by the receiving interface, which had no receiver.
+    /// Rejected by the receiving interface, which had no receiver.
     pub refused: u64,
-    /// Lost where the receiving interface's ring was full.
+    /// Lost because the receiving interface's ring was full.
     pub lost: u64,
     /// Passed to the receiving host.
     pub passed: u64,
-    /// Dropped by the program or, for want of room, before the capture.
+    /// Dropped by the program, or before the capture because there was no room.
     pub dropped: u64,
     /// Delivered by the capture.
     pub delivered: u64,

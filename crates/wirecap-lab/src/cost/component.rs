@@ -1,4 +1,4 @@
-//! The components of a packet's cost, and out of which measurements each is made.
+//! The components of a packet's cost, and the measurements from which each is computed.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::Figures;
 use super::filters::{Compiler, Kind};
 use super::live::Setup;
 
-/// Something that a packet's way costs.
+/// A component of a packet's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Id {
-    /// Making and sending a frame: no receiver's cost, but a part of what all others are measured beside.
+    /// Making and sending a frame: not a cost of receivers, but included in all live measurements.
     Sender,
-    /// A cache line on its way from the sender's CPU to the reader's.
+    /// The transfer of a cache line from the sender's CPU to the reader's.
     CacheLine,
     /// The driver hands over and receives; a program drops the frame.
     Driver,
@@ -22,9 +22,9 @@ pub enum Id {
     Dispatch,
     /// The same by test run.
     DispatchInTestRun,
-    /// Redirect and copy into a cell, when few of them go round.
+    /// Redirect and copy into a cell, with few cells in circulation.
     Copy,
-    /// What that takes longer with a full-sized pool.
+    /// The additional time with a full-sized pool.
     ColdCells,
     /// Timestamps of `batch`.
     TimestampBatch,
@@ -32,29 +32,29 @@ pub enum Id {
     TimestampPacket,
     /// One port among five in the program, on the live bed.
     FilterLive,
-    /// The kernel's socket buffer, and the packet's way through a host that does not want it.
+    /// The kernel's socket buffer, and the processing in a host that discards the packet.
     SocketBuffer,
     /// AF_PACKET: hook, clock and copy.
     PacketTap,
     /// One port among five in the kernel's socket filter.
     PacketFilter,
-    /// A filter, by what runs it.
+    /// A filter, by execution method.
     Filter(Kind, Compiler),
     /// The worker gets a chunk of the engine `xdp`.
     HandOver,
     /// The application's loop that touches each header.
     Look,
-    /// A dropped chunk's cells go back.
+    /// Recycling the cells of a dropped chunk.
     Recycle,
     /// The worker gets a chunk of the engine `packet`.
     PacketHandOver,
     /// The application's loop over it.
     PacketLook,
-    /// A dropped chunk's block goes back.
+    /// Returning the block of a dropped chunk.
     PacketRecycle,
-    /// Getting a chunk of a buddy's ring, all of it.
+    /// Getting a chunk of a buddy's ring.
     BuddysChunk,
-    /// What that takes longer than getting one of one's own.
+    /// The additional time compared with a chunk of the worker's own ring.
     Offload,
     /// Writing a packet to pcap.
     Pcap,
@@ -63,7 +63,7 @@ pub enum Id {
 }
 
 impl Id {
-    /// The filter that the WinPcap paper's totals have, as the XDP program runs it.
+    /// The filter in the WinPcap paper's totals, run by the XDP program.
     pub(super) const FILTER_IN_PROGRAM: Self = Self::Filter(Kind::Ports, Compiler::Program);
 
     /// All of them, in the order of the table.
@@ -92,13 +92,13 @@ impl Id {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// What is no component of a capture.
+    /// Not a component of a capture.
     Bed,
     /// The kernel's side of the engine `xdp`.
     Xdp,
     /// The kernel's side of the engine `packet`.
     Packet,
-    /// Filters by kind and by what runs them.
+    /// Filters by kind and execution method.
     Filter,
     /// The worker's side.
     Worker,
@@ -157,7 +157,7 @@ pub struct Component {
     pub id: Id,
     /// Its name in files: `filter.ports.program`.
     pub key: String,
-    /// Where it stands in the table.
+    /// Its place in the table.
     pub group: Group,
     /// In a few words.
     pub name: String,
@@ -165,7 +165,7 @@ pub struct Component {
     pub how: How,
     /// Nanoseconds per packet.
     pub ns: Figures,
-    /// Ticks of the time stamp counter per packet, where there is one.
+    /// Ticks of the time stamp counter per packet, if there is one.
     pub cycles: Option<Figures>,
 }
 
@@ -174,7 +174,7 @@ pub struct Component {
 pub(super) enum Sample {
     /// The sender's time per frame.
     Run(Setup),
-    /// What the reader of a run's chunks did.
+    /// The times of the reader of a run's chunks.
     Reader(Setup, Act),
     /// A chunk taken by the ring's own worker after a burst.
     OwnChunk,
@@ -192,7 +192,7 @@ pub(super) enum Sample {
     Pcapng,
 }
 
-/// What a reader does with a chunk.
+/// A reader's operations on a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Act {
     HandOver,
@@ -203,10 +203,10 @@ pub(super) enum Act {
 /// The samples by round.
 pub(super) type Samples = BTreeMap<Sample, Figures>;
 
-/// Out of which samples a component is made.
+/// The samples from which a component is computed.
 enum Source {
     Of(Sample),
-    /// What the first has more than the second.
+    /// The first minus the second.
     Difference(Sample, Sample),
 }
 
@@ -220,7 +220,7 @@ impl Source {
     }
 }
 
-/// All components, out of what the rounds measured.
+/// All components, from the measurements of the rounds.
 pub(super) fn all(samples: &Samples, tsc_hz: Option<f64>) -> Vec<Component> {
     let component = |id: Id| {
         let Description { key, group, name, how, source } = describe(id);

@@ -5,8 +5,8 @@ use super::bar::{Bar, Step};
 use crate::chart::bars::{self, Bars, Group};
 
 impl Report {
-    /// The bars as SVG: in cycles, or in nanoseconds and without the paper's where the processor has no counter
-    /// of cycles.
+    /// The bars as SVG: in cycles, or, if the processor has no counter of cycles, in nanoseconds and without
+    /// the paper's bars.
     pub fn picture(&self) -> String {
         let unit = if self.tsc_hz.is_some() { "cycles per packet" } else { "ns per packet" };
         let all = self.bars.iter().filter(|bar| self.tsc_hz.is_some() || bar.ns().is_some());
@@ -33,7 +33,7 @@ impl Report {
     }
 }
 
-/// What the rounds' noise made negative has no length, and is told.
+/// A part that is negative because of noise has no length, and is listed.
 fn undrawn(bar: &Bar) -> impl Iterator<Item = String> {
     let negative = bar.parts.iter().filter_map(|part| Some((part, part.ns.filter(|ns| *ns < 0.0)?)));
     negative.map(|(part, ns)| {

@@ -38,7 +38,7 @@ pub enum CostError {
     Savefile(WriteError),
     /// The measuring thread could not be prepared.
     Thread(io::Error),
-    /// Of so many packets that arrived none or not all came in time.
+    /// Not all of this many arrived packets were delivered in time.
     Missing {
         /// What was measured.
         run: &'static str,

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::Serialize;
 use serde::ser::{SerializeStruct, Serializer};
 
-/// What several rounds measured of one thing, in the order of the rounds; NaN for a round that could not.
+/// The measurements of one quantity in several rounds, in their order; NaN for a failed round.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Figures(Vec<f64>);
 
 impl Figures {
-    /// Adds what the next round measured.
+    /// Adds the measurement of the next round.
     pub(crate) fn push(&mut self, figure: f64) {
         self.0.push(figure);
     }
@@ -20,7 +20,7 @@ impl Figures {
         &self.0
     }
 
-    /// NaN while there are none.
+    /// NaN if there are none.
     pub fn median(&self) -> f64 {
         let mut sorted: Vec<f64> = self.0.iter().copied().filter(|figure| !figure.is_nan()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -31,17 +31,17 @@ impl Figures {
         }
     }
 
-    /// The least; NaN while there are none.
+    /// The minimum; NaN without values.
     pub fn min(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::min)
     }
 
-    /// The most; NaN while there are none.
+    /// The maximum; NaN without values.
     pub fn max(&self) -> f64 {
         self.0.iter().copied().fold(f64::NAN, f64::max)
     }
 
-    /// Round by round, what these have more than `others`.
+    /// The difference to `others`, round by round.
     pub(crate) fn less(&self, others: &Self) -> Self {
         self.0.iter().zip(&others.0).map(|(figure, other)| figure - other).collect()
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_lies_between_the_extremes_whatever_the_order() {
+    fn the_median_is_independent_of_the_order() {
         let figures: Figures = [3.0, -1.0, 2.0].into_iter().collect();
         assert_eq!((figures.median(), figures.min(), figures.max()), (2.0, -1.0, 3.0));
         assert_eq!(figures.to_string(), "2.0 (-1.0..3.0)");

@@ -1,5 +1,5 @@
-//! How long a cache line takes from the sender's CPU to the reader's: a virtual machine does not show whether the two
-//! share a core, and it changes.
+//! The time of a cache line from the sender's CPU to the reader's. A virtual machine does not show whether the two
+//! share a core, and this may change.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ use super::{CostError, fastest};
 /// There and back.
 const TRIPS: u32 = 2_000;
 
-/// Nanoseconds of one way; `None` where there is only one CPU.
+/// Nanoseconds of one way; `None` if there is only one CPU.
 pub(super) fn time() -> Result<Option<f64>, CostError> {
     let cpus = allowed_cpus()?;
     let (Some(&first), Some(&last)) = (cpus.first(), cpus.last()) else { return Ok(None) };
@@ -35,7 +35,7 @@ fn trips(first: usize, last: usize) -> Result<f64, CostError> {
     thread::scope(|scope| {
         let answering = scope.spawn(|| {
             let pinned = pin_to(last);
-            // Unpinned it answers as well, so that the other side does not wait for ever.
+            // It answers even if it cannot be pinned, so the other side does not wait forever.
             (0..TRIPS).for_each(|trip| await_and_answer(2 * trip + 1));
             pinned
         });
@@ -59,7 +59,7 @@ fn pin_to(cpu: usize) -> Result<(), CostError> {
     sched_setaffinity(None, &only).map_err(|errno| CostError::Thread(errno.into()))
 }
 
-/// The CPUs that this process may use. The sender has the first, readers have the last.
+/// The CPUs that this process may use. The sender uses the first, readers use the last.
 pub(super) fn allowed_cpus() -> Result<Vec<usize>, CostError> {
     let allowed = sched_getaffinity(None).map_err(|errno| CostError::Thread(errno.into()))?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| allowed.is_set(cpu)).collect())

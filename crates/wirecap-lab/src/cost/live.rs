@@ -1,4 +1,4 @@
-//! The runs on the live bed: each has one component more than another, and they take turns.
+//! The runs on the live bed, in alternation: each has one component more than another.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
@@ -24,20 +24,20 @@ const FEW_CHUNKS: u32 = 8;
 pub(super) const CHUNK_CELLS: u32 = 256;
 const GLANCE: Duration = Duration::from_millis(1);
 
-/// Matches every frame of the sender, whose destination port is 9, at its last comparison.
+/// Matches every frame of the sender (destination port 9), at the last comparison.
 const ONE_PORT_AMONG_FIVE: &str =
     "udp port 1000 or udp port 2000 or udp port 3000 or udp port 4000 or udp port 9";
 
-/// What receives the sender's frames.
+/// The receiver of the sender's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Setup {
-    /// Nothing: the receiving interface refuses them.
+    /// None: the receiving interface rejects them.
     SenderAlone,
     /// A program that drops them.
     Drop,
     /// The same, reached through the dispatcher.
     DispatchedDrop,
-    /// The engine `xdp` with few cells, without times.
+    /// The engine `xdp` with few cells, without timestamps.
     FewCells,
     /// With a full-sized pool.
     NoTimes,
@@ -45,9 +45,9 @@ pub(super) enum Setup {
     BatchTimes,
     /// The clock read for each packet.
     PacketTimes,
-    /// Without times, with a filter that all frames match.
+    /// Without timestamps, with a filter that all frames match.
     Filtered,
-    /// A program that passes them to a host which does not want them.
+    /// A program that passes them to a host, which discards them.
     Pass,
     /// The engine `packet`.
     Packet,
@@ -102,19 +102,19 @@ impl Setup {
         })
     }
 
-    /// What is on the receiving interface before any capture.
+    /// The program on the receiving interface before any capture.
     fn program(self, interface: &Interface) -> Result<Option<Held>, CostError> {
         Ok(match self {
             Self::Drop => Some(Held::alone(drop_program(interface)?)),
             Self::DispatchedDrop => Some(dispatched_drop(interface)?),
-            // Without a program a veth loses the sender's frames before a packet socket sees them.
+            // Without a program, a veth loses the sender's frames before a packet socket sees them.
             Self::Pass | Self::Packet | Self::PacketFiltered => Some(Held::alone(pass_program(interface)?)),
             _ => None,
         })
     }
 }
 
-/// A program on an interface, and what it needs to stay as it is.
+/// A program on an interface, and the objects that keep it attached.
 #[derive(Debug)]
 struct Held {
     _link: Link,
@@ -127,8 +127,8 @@ impl Held {
     }
 }
 
-/// Programs as the engine has them where several processes share an interface: the dispatcher goes on in the
-/// program of the frame's queue by a tail call.
+/// Programs as in the engine if several processes share an interface: the dispatcher makes a tail call to the
+/// program of the frame's queue.
 #[derive(Debug)]
 pub(super) struct Dispatched {
     pub(super) dispatcher: Program,
@@ -136,7 +136,7 @@ pub(super) struct Dispatched {
 }
 
 impl Dispatched {
-    /// The dispatcher in front of a program that answers `verdict`, on queue 0.
+    /// The dispatcher with a program that returns `verdict`, on queue 0.
     pub(super) fn new(verdict: i32) -> Result<Self, BpfError> {
         let array = Map::create(MapKind::ProgArray, "cost_programs", 4, 1)?;
         array.update_fd(0, verdict_program(verdict)?)?;
@@ -167,7 +167,7 @@ fn dispatched_drop(interface: &Interface) -> Result<Held, CostError> {
 /// What a run showed.
 #[derive(Debug)]
 pub(super) struct Run {
-    /// What a cache line took from CPU to CPU right before.
+    /// The time of a cache line from CPU to CPU directly before the run.
     pub(super) line_ns: Option<f64>,
     pub(super) pace: Pace,
     pub(super) book: Book,
@@ -175,7 +175,7 @@ pub(super) struct Run {
     pub(super) reading: Option<Reading>,
 }
 
-/// Makes a run, and again where others disturbed it; the least disturbed one counts. The caller's thread is in
+/// Makes a run, and repeats it if it was disturbed; the least disturbed one counts. The caller's thread is in
 /// the receiver's namespace.
 pub(super) fn calmest(bed: &mut Bed, setup: Setup, effort: &Effort) -> Result<Run, CostError> {
     let mut best = run(bed, setup, effort)?;
@@ -201,7 +201,7 @@ fn run(bed: &mut Bed, setup: Setup, effort: &Effort) -> Result<Run, CostError> {
     if book.balances() { Ok(Run { line_ns, pace, book, reading }) } else { Err(CostError::Unbalanced(book)) }
 }
 
-/// What a run's sender, books and reader say.
+/// The results of a run's sender, account and reader.
 type Outcome = (Pace, Book, Option<Reading>);
 
 fn uncaptured(bed: &mut Bed, setup: Setup, effort: &Effort) -> Result<Outcome, CostError> {
@@ -236,13 +236,13 @@ fn captured(
     book.dropped += dropped.no_cell + dropped.ring_full + dropped.other;
     book.delivered = reading.packets;
     if matches!(setup, Setup::Packet | Setup::PacketFiltered) {
-        // The host got them, and the capture a copy: each counts once.
+        // The host got them and the capture got copies; each counts once.
         book.passed = 0;
     }
     Ok((pace, book, Some(reading)))
 }
 
-/// Sends a poolful unmeasured, then what is measured, and waits until the capture has it all.
+/// Sends one pool of frames unmeasured, then the measured frames, and waits until the capture has all.
 fn send_to(
     bed: &mut Bed,
     capture: &Capture,
@@ -256,12 +256,12 @@ fn send_to(
     bed.settle()?;
     let sent = effort.warm_up_frames() + effort.frames;
     let book = bed.book("", sent)?;
-    // Those lost in the interface's ring are among the device's drops in the ledger.
+    // The ledger's device drops include frames lost in the interface's ring.
     await_offered(capture, sent - book.lost)?;
     pace
 }
 
-/// Waits until the capture's books have so many packets, without those that the device dropped.
+/// Waits until the ledger has this many packets, without those that the device dropped.
 pub(super) fn await_offered(capture: &Capture, packets: u64) -> Result<(), CostError> {
     let came = |ledger: Ledger| ledger.total.offered - ledger.total.dropped.device.unwrap_or(0);
     let deadline = Instant::now() + PATIENCE;

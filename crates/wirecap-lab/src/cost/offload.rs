@@ -1,7 +1,7 @@
-//! What it costs to take a chunk from a buddy's ring instead of one's own.
+//! The cost of taking a chunk from a buddy's ring instead of the worker's own.
 //!
-//! One ring is filled while no worker reads. Then an idle buddy takes what is above the threshold, and the ring's own
-//! worker the rest, on the same CPU: what differs is the way to the chunk.
+//! One ring is filled while no worker reads. Then an idle buddy takes the chunks above the threshold, and the ring's
+//! own worker takes the rest, on the same CPU. The difference is the cost of offloading.
 
 use wirecap::{Capture, Chunk, Engine};
 
@@ -24,7 +24,7 @@ pub(super) struct Round {
     pub(super) offloaded: Reading,
 }
 
-/// Fills a ring and has it emptied by two workers. The caller's thread is in the receiver's namespace.
+/// Fills a ring and lets two workers empty it. The caller's thread is in the receiver's namespace.
 pub(super) fn round(bed: &mut Bed, effort: &Effort) -> Result<Round, CostError> {
     const NAME: &str = "xdp with offloading";
     let capture = Capture::on("a1")

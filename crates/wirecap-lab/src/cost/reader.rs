@@ -1,4 +1,4 @@
-//! The worker's side: how long it takes to get a chunk, to look at its packets, and to give it back.
+//! The worker's side: the times of getting a chunk, of a loop over its packets, and of recycling it.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use wirecap::{CaptureError, Chunk, Worker};
 
 use super::Figures;
 
-/// Chunks with fewer packets are not timed: reading the clock would be seen.
+/// Chunks with fewer packets are not timed, because reading the clock would affect the result.
 const TIMED_PACKETS_MIN: usize = 128;
 const PATIENCE: Duration = Duration::from_millis(100);
 
@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) struct Reading {
     /// Packets of all chunks.
     pub(super) packets: u64,
-    /// Getting a chunk that was there.
+    /// Getting a chunk that was available.
     pub(super) hand_over: Figures,
     /// A loop over its packets that touches each one's header.
     pub(super) look: Figures,
@@ -26,11 +26,11 @@ pub(super) struct Reading {
 }
 
 impl Reading {
-    /// Takes chunks until the capture has ended; times those of while `timing` is set.
+    /// Takes chunks until the capture has ended; times them while `timing` is set.
     pub(super) fn of(mut worker: Worker, timing: &AtomicBool) -> Result<Self, CaptureError> {
         let mut reading = Self::default();
-        // A chunk that was waited for tells nothing of what handing over costs, and a worker that asks
-        // too often disturbs the sender: the next one is asked for at once where more must be there.
+        // A chunk for which the worker waited does not show the cost of handing over, and too frequent requests
+        // disturb the sender: the next chunk is requested at once only if more packets must be available.
         let mut more = false;
         while !worker.is_finished() {
             let asked = Instant::now();
@@ -44,7 +44,7 @@ impl Reading {
         Ok(reading)
     }
 
-    /// Takes all chunks that are there, and no more than those for which `wanted` holds.
+    /// Takes all available chunks while `wanted` returns true.
     pub(super) fn drain(worker: &mut Worker, wanted: impl Fn(&Chunk) -> bool) -> Result<Self, CaptureError> {
         let mut reading = Self::default();
         loop {

@@ -5,10 +5,10 @@ use std::ops::ControlFlow;
 use super::{CostError, Effort, Figures, Id, Report, measure};
 use crate::experiment::{Claim, DataFile, Experiment, Figure, Findings, Part, Run, RunError, Table, Verdict};
 
-/// What the default timestamp may add to a packet, in nanoseconds.
+/// The maximum cost of the default timestamp per packet, in nanoseconds.
 pub const BATCH_NS_MAX: f64 = 40.0;
 
-/// What a captured packet costs, measured on a test bed of its own. Needs root.
+/// The cost of a captured packet, measured on a private test bed. Requires root.
 #[derive(Debug, Clone, Copy)]
 pub struct Cost;
 

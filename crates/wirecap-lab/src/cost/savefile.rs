@@ -1,4 +1,4 @@
-//! What it costs to write a packet to a savefile, the disk left out.
+//! The cost of writing a packet to a savefile, without the disk.
 
 use std::hint::black_box;
 use std::io;
@@ -14,7 +14,7 @@ const CELL_BYTES: usize = 2048;
 /// The cells of a chunk.
 const CELLS: usize = 256;
 
-/// A file that goes nowhere.
+/// A file that discards its data.
 #[derive(Debug, Default)]
 struct Nowhere(u64);
 
@@ -33,7 +33,7 @@ impl Sink for Nowhere {
     }
 }
 
-/// Nanoseconds per packet of 60 bytes, out of a chunk's cells. A pcapng file names each packet's queue.
+/// Nanoseconds per packet of 60 bytes in a chunk's cells. The pcapng file contains each packet's queue.
 pub(super) fn time(format: Format, effort: &Effort) -> Result<f64, CostError> {
     let cells = vec![0x5a; CELLS * CELL_BYTES];
     fastest(|| {

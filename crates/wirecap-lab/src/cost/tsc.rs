@@ -1,10 +1,10 @@
-//! The processor's time stamp counter, and how fast it counts.
+//! The processor's time stamp counter, and its rate.
 
 #![cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
 
 use std::time::Instant;
 
-/// The counter beside the clock, from a moment on.
+/// The values of counter and clock at one moment.
 #[derive(Debug)]
 pub(super) struct Calibration {
     began: Instant,
@@ -16,7 +16,7 @@ impl Calibration {
         Self { began: Instant::now(), ticks: ticks() }
     }
 
-    /// Ticks per second since then; `None` where the processor has no such counter.
+    /// Ticks per second since then; `None` if the processor has no such counter.
     pub(super) fn hertz(&self) -> Option<f64> {
         let ticks = ticks()?.checked_sub(self.ticks?)?;
         Some(ticks as f64 / self.began.elapsed().as_secs_f64())

@@ -1,13 +1,13 @@
-//! What a packet cost in WinPcap: Degioanni, Baldi, Risso and Varenni, *Profiling and Optimization of
+//! The cost of a packet in WinPcap: Degioanni, Baldi, Risso and Varenni, *Profiling and Optimization of
 //! Software-Based Network-Analysis Applications* (SBAC-PAD 2003), Figures 6 and 9.
 //!
-//! The figures' numbers stand in the text of sections 4.2 to 5.5, but for the filter's: it is what is left of the
-//! total that the text states. Frames of 64 bytes at 148,809 a second, a filter of 21 instructions (one TCP port
-//! among five), cycles of a processor of that time.
+//! The figures' numbers are in the text of sections 4.2 to 5.5, except the filter's, which is the rest of the
+//! total in the text. Frames of 64 bytes at 148,809 a second, a filter of 21 instructions (one TCP port among
+//! five), cycles of a processor of that time.
 
 use super::bar::{Bar, Part, Step};
 
-/// Section 4.4 and Figure 6: WinPcap as it was.
+/// Section 4.4 and Figure 6: WinPcap before the paper's optimisations.
 const FIGURE_6: Stated = Stated {
     name: "WinPcap 2003 (Fig. 6)",
     total: 5680.0,

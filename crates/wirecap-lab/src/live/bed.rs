@@ -1,5 +1,5 @@
-//! Where the measurements take place: a veth pair, a sender on the first CPU (for a second queue also on the
-//! next), a receiver that is a process of its own on the last.
+//! The bed of the measurements: a veth pair, a sender on the first CPU (for a second queue also on the next),
+//! and a receiver in a separate process on the last.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,20 +28,20 @@ pub struct Bed {
 }
 
 impl Bed {
-    /// A pair of one queue.
+    /// A pair with one queue.
     ///
     /// # Errors
     ///
-    /// When the privilege is missing.
+    /// If the privilege is missing.
     pub fn new() -> Outcome<Self> {
         Self::with_queues(1)
     }
 
-    /// A pair of `count` queues.
+    /// A pair with `count` queues.
     ///
     /// # Errors
     ///
-    /// When the privilege is missing.
+    /// If the privilege is missing.
     pub fn with_queues(count: u32) -> Outcome<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), count, 1500)?;
@@ -52,11 +52,11 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// When there are fewer CPUs than queues.
+    /// If there are fewer CPUs than queues.
     pub fn loads(&self, frames: u64, per_second: Option<u64>) -> Outcome<Vec<Load>> {
         let (queues, cpus) = (self.pair.receiver.queue_count, allowed_cpus()?);
         let load = |queue: u32| -> Outcome<Load> {
-            // On a veth the sending CPU's number decides.
+            // On a veth the number of the sending CPU determines the queue.
             let cpu = cpus.iter().find(|cpu| **cpu as u32 % queues == queue).ok_or("too few CPUs")?;
             let load = Load::new(queue, frames / u64::from(queues)).on_cpu(*cpu as u32);
             Ok(per_second.into_iter().fold(load, |load, rate| load.per_second(rate / u64::from(queues))))
@@ -68,32 +68,32 @@ impl Bed {
     ///
     /// # Errors
     ///
-    /// When the interface cannot carry them.
+    /// If the interface cannot carry them.
     pub fn generator(&self, frame_bytes: u16) -> Outcome<Generator> {
         let traffic = Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) };
         Ok(Generator::new(&self.pair.sender, &traffic)?)
     }
 
-    /// Source ports of flows for each of so many rings that share an interface by the kernel's symmetric hash of a flow,
-    /// so many for each: with them on the queue of the same number, rings by queue and rings by flow get the same packets.
+    /// Source ports of flows for each ring, if the rings share an interface by the kernel's symmetric flow hash. If each
+    /// flow is sent to the queue with its ring's number, rings by queue and rings by flow get the same packets.
     ///
     /// # Errors
     ///
-    /// When the privilege is missing, or the hash leaves a ring without flows.
+    /// If the privilege is missing, or the hash leaves a ring without flows.
     pub fn flows_of_rings(&self, rings: u32, flows: usize) -> Outcome<Vec<Vec<u16>>> {
         const FIRST_PORT: u16 = 2048;
         let receiver = &self.pair.receiver;
         let builder = Capture::on(&*receiver.name).engine(Engine::Packet).chunk(64).pool(16);
         let capture = receiver.namespace.run_in(|| builder.workers(rings as usize).open())??;
         let mut sender = AfXdpSender::on(&self.pair.sender, 0)?;
-        // Many more than are needed, so that every ring has enough.
+        // Many more than required, so that every ring has enough.
         for port in FIRST_PORT..FIRST_PORT + 8 * (rings as usize * flows) as u16 {
             let traffic = Traffic { source_port: port, ..Traffic::to(receiver) };
             sender.send(&traffic.frame(Stamp { queue: 0, sequence: port.into() }))?;
         }
         sender.flush()?;
         let mut ports = vec![Vec::new(); rings as usize];
-        // All are there until the end: in basic mode none goes on alone.
+        // All workers exist until the end: in basic mode none continues alone.
         let mut workers = capture.workers();
         for worker in &mut workers {
             while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(100))? {
@@ -113,26 +113,26 @@ impl Bed {
         }
     }
 
-    /// Runs a command where the sending end is, and gives what it wrote on standard output.
+    /// Runs a command in the sending end's namespace and returns its standard output.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, or does not end well.
+    /// If it cannot be started, or fails.
     pub fn run_near(&self, command: &CommandLine) -> Outcome<String> {
         self.sender.run_in(|| command.run())?
     }
 
-    /// Starts a command where the receiving end is, and waits until a line that it writes has `ready`
-    /// in it. It ends with the bed at the latest.
+    /// Starts a command in the receiving end's namespace, and waits until it prints a line that contains
+    /// `ready`. It ends with the bed at the latest.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, or ends instead.
+    /// If it cannot be started, or ends instead.
     pub fn receive(&self, command: &CommandLine, ready: &str) -> Outcome<Receiver> {
         Receiver::watch(self.spawner.spawn(command, None)?, command, ready)
     }
 
-    /// The same with a file, which it knows as [`FILE_PATH`](super::process::FILE_PATH).
+    /// The same with a file, which the command accesses as [`FILE_PATH`](super::process::FILE_PATH).
     pub(super) fn receive_with(
         &self,
         command: &CommandLine,
@@ -143,20 +143,20 @@ impl Bed {
     }
 }
 
-/// What a run was, and how far others disturbed it.
+/// The times of a run, and its disturbance.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Run {
     /// Frames sent.
     pub frames: u64,
     /// How long that took.
     pub seconds: f64,
-    /// The share of the time that the receiver was on its CPU.
+    /// The share of the time for which the receiver ran.
     pub busy: f64,
     /// The share of the time that sender or receiver waited for a CPU that another process used.
     pub waited: f64,
     /// Processor time of the sender, in seconds; on a veth the kernel receives on the sender's CPU.
     pub sender_seconds: f64,
-    /// Processor time of the kernel's softirq threads, to which it moves its receiving when it gets much, in seconds.
+    /// Processor time of the kernel's softirq threads, which receive under high load, in seconds.
     pub softirq_seconds: f64,
 }
 
@@ -171,13 +171,13 @@ impl Run {
         self.frames as f64 / self.seconds
     }
 
-    /// Whether others had so much of the machine that the run says little.
+    /// Whether the run was disturbed so much that it has little meaning.
     pub fn is_disturbed(&self) -> bool {
         self.waited > DISTURBED_SHARE
     }
 }
 
-/// Repeats a measurement while it is disturbed, and gives the least disturbed one.
+/// Repeats a measurement while it is disturbed, and returns the least disturbed one.
 ///
 /// # Errors
 ///
@@ -196,11 +196,11 @@ pub fn calmest<T>(mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outcome<(Ru
     Ok(best)
 }
 
-/// Sends these loads to the receiver, if there is one to be watched.
+/// Sends these loads, and watches the receiver, if there is one.
 ///
 /// # Errors
 ///
-/// When the kernel refuses to go on, or the receiver is gone.
+/// If the kernel does not continue, or the receiver has ended.
 pub fn send<'a>(
     generator: &mut Generator,
     receiver: impl Into<Option<&'a Receiver>>,
@@ -213,12 +213,12 @@ pub fn send<'a>(
     })
 }
 
-/// Does `send`, which tells how many frames it sent in how many seconds, and watches who had a processor
-/// meanwhile: the sender, and the receiver if there is one.
+/// Calls `send`, which returns the number of sent frames and the seconds, and measures the processor times of
+/// the sender and of the receiver, if there is one.
 ///
 /// # Errors
 ///
-/// Those of `send`, and when the receiver is gone.
+/// Errors of `send`, or if the receiver has ended.
 pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f64)>) -> Outcome<Run> {
     let of_receiver = || receiver.map_or(Ok(CpuTime::default()), Receiver::cpu_time);
     let softirq_before = softirq_threads_seconds()?;
@@ -235,7 +235,7 @@ pub fn watch(receiver: Option<&Receiver>, send: impl FnOnce() -> Outcome<(u64, f
     })
 }
 
-/// Processor time of the threads that the kernel moves its receiving to when it gets much, in seconds.
+/// Processor time of the kernel's softirq threads, which receive under high load, in seconds.
 pub(super) fn softirq_threads_seconds() -> Outcome<f64> {
     let mut seconds = 0.0;
     for process in fs::read_dir("/proc")?.flatten() {
@@ -252,17 +252,17 @@ pub(super) fn softirq_threads_seconds() -> Outcome<f64> {
     Ok(seconds)
 }
 
-/// Processor time of this process, threads that have ended included.
+/// Processor time of this process, including ended threads.
 fn own_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Does `work` and tells what processor time the threads had that it started.
+/// Runs `work` and returns the processor time of the threads that it started.
 fn watching_own_threads<T>(work: impl FnOnce() -> T) -> (T, CpuTime) {
     const STEP: Duration = Duration::from_millis(20);
     let done = AtomicBool::new(false);
-    // A thread's times are gone with it: what was seen of it last counts.
+    // A thread's times disappear when it ends: the last seen ones count.
     let watch = || {
         let mut threads = BTreeMap::new();
         while !done.load(Ordering::Relaxed) {

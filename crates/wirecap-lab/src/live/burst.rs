@@ -1,4 +1,4 @@
-//! Loss against the length of bursts, and how long a burst wirecap takes in without loss: the paper's section 3.1.
+//! Loss by burst length, and the longest burst that wirecap keeps without loss: the paper's section 3.1.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -19,9 +19,9 @@ use crate::experiment::{Claim, Findings, Run, RunError};
 const RING_MIB: u32 = 16;
 /// The bursts' rate, in packets per second.
 const PER_SECOND: u64 = 500_000;
-/// What the consumer needs for a packet: it does a tenth of that rate.
+/// The consumer's time per packet: it processes a tenth of that rate.
 const COST_NS: u64 = 20_000;
-/// Near what a cell holds, and the shortest.
+/// Near the capacity of a cell, and the shortest.
 const LENGTHS: [u16; 2] = [1514, 60];
 
 /// Loss against burst length.
@@ -87,20 +87,20 @@ fn absorbed_in_theory(cells: f64, arriving: f64, processed: f64) -> f64 {
     cells * arriving / (arriving - processed)
 }
 
-/// R and M of the capture of which the longest burst is sought.
+/// R and M of the capture whose longest burst is determined.
 const CHUNKS: u32 = 256;
 const CHUNK_CELLS: u32 = 32;
-/// What its worker needs for a packet.
+/// Its worker's time per packet.
 const WORKER_COST: Duration = Duration::from_micros(100);
-/// How far what is found may be from what is computed.
+/// Maximum difference between the measured and the computed burst.
 const TOLERANCE: f64 = 0.02;
 
-/// What was seen of a capture while it ran over. Times are in nanoseconds of Unix time.
+/// Observations of a capture that overflowed. Times are in nanoseconds of Unix time.
 #[derive(Debug, Default)]
 struct Seen {
     /// Numbers and times of arrival of the packets that were delivered.
     arrivals: Vec<(u64, u64)>,
-    /// How many packets had been processed, and when.
+    /// Numbers of processed packets, with the times.
     processed: Vec<(u64, u64)>,
 }
 
@@ -126,9 +126,8 @@ fn work(mut worker: Worker) -> Outcome<Seen> {
 }
 
 impl Seen {
-    /// The longest burst at the sender's pace that loses nothing, as it was and as it should have been with the rates
-    /// of this very run: up to the first loss. On a machine with other work neither sender nor worker has exactly its
-    /// own.
+    /// The longest lossless burst at the sender's rate, measured up to the first loss, and computed with the rates of
+    /// this run: on a machine with other work, neither sender nor worker has exactly its nominal rate.
     fn burst(&self) -> Option<(f64, f64)> {
         let in_sequence = self.arrivals.iter().zip(0..).take_while(|((sequence, _), next)| sequence == next);
         let (packets, filled_at) = in_sequence.map(|((_, at), next)| (next + 1, *at)).last()?;
@@ -141,7 +140,8 @@ impl Seen {
     }
 }
 
-/// Overruns a capture at `pace` times its worker's rate and tells what it had taken in when the first packet was lost.
+/// Overloads a capture at `pace` times its worker's rate and returns the number of packets received before the first
+/// loss.
 fn absorbs(pace: f64) -> Outcome<Claim> {
     const PATIENCE: Duration = Duration::from_secs(60);
     let _alone = loss_lock()?;

@@ -1,4 +1,4 @@
-//! Who takes part: a command, and how what it received is learned.
+//! Contenders: a command, and the source of its packet count.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,9 +11,9 @@ use super::Outcome;
 use super::process::CommandLine;
 use super::receiver::Finished;
 
-/// Stands for a file in a command.
+/// The placeholder of a file in a command.
 pub const FILE: &str = "FILE";
-/// Longer than any receiver here holds back a part-filled block, unless it says otherwise.
+/// Longer than any receiver here holds back a partly filled block, unless specified.
 const CALM: Duration = Duration::from_millis(60);
 
 /// A program that receives.
@@ -21,42 +21,42 @@ const CALM: Duration = Duration::from_millis(60);
 pub struct Contender {
     /// What it is called.
     pub name: String,
-    /// How it is started; [`FILE`] is where it writes to.
+    /// Its command; [`FILE`] is replaced by its output file.
     pub command: CommandLine,
-    /// A program that must run beside it, and what that says when it does.
+    /// A program that must run at the same time, and its message when it is ready.
     pub companion: Option<(CommandLine, &'static str)>,
-    /// What it says when it receives.
+    /// Its message when it is ready to receive.
     pub ready: &'static str,
-    /// Where its count is found.
+    /// The source of its count.
     pub books: Books,
-    /// Whether frames reach it through the host's stack, which on a veth needs a program that passes them.
+    /// Whether it receives through the host's stack, which on a veth requires a program that passes frames.
     pub passing: bool,
-    /// How long it must have done nothing before it has everything.
+    /// Time of inactivity after which it has received everything.
     pub calm: Duration,
-    /// Whether it never does nothing.
+    /// Whether it polls without a pause.
     pub spins: bool,
-    /// Whether it spreads single packets over its threads, whatever their flow.
+    /// Whether it distributes single packets over its threads, regardless of flow.
     pub spreads: bool,
     /// Whether it is wirecap.
     pub is_ours: bool,
-    /// The Debian package it is from.
+    /// Its Debian package.
     pub package: &'static str,
-    /// Programs that its own one runs.
+    /// Programs that its program runs.
     pub needs: &'static [&'static str],
-    /// What this machine does not have that it needs.
+    /// A requirement that this machine does not meet.
     pub lacks: fn() -> Option<String>,
 }
 
-/// Where a contender's count is found.
+/// The source of a contender's count.
 #[derive(Debug, Clone, Copy)]
 pub enum Books {
     /// In a ledger that it prints as JSON.
     Ledger,
-    /// In the file: a packet counts when it can be read there. What it says of losses is found by this.
+    /// In the file: a packet counts if it can be read there. This function parses its loss report.
     File(fn(&str) -> Option<u64>),
     /// In both, which must agree.
     FileAndLedger,
-    /// In what testpmd says at its end.
+    /// In testpmd's final output.
     Testpmd,
 }
 
@@ -65,7 +65,7 @@ pub enum Books {
 pub struct Tally {
     /// Packets it had.
     pub delivered: u64,
-    /// Packets it says were lost.
+    /// Packets that it reports as lost.
     pub lost: Option<u64>,
 }
 
@@ -76,7 +76,7 @@ impl Contender {
         Self { is_ours: true, ..contender }
     }
 
-    /// A contender that says `ready` when it receives.
+    /// A contender that prints `ready` when it is ready to receive.
     pub fn new(name: &str, command: CommandLine, ready: &'static str, books: Books) -> Self {
         Self {
             name: name.to_owned(),
@@ -101,7 +101,7 @@ impl Contender {
         Self { passing: true, ..self }
     }
 
-    /// One that holds packets back for so long.
+    /// A contender that holds packets back for this time.
     #[must_use]
     pub fn calm(self, millis: u64) -> Self {
         Self { calm: Duration::from_millis(millis), ..self }
@@ -113,11 +113,11 @@ impl Contender {
         Self { package, ..self }
     }
 
-    /// Why it cannot take part, if that is known before it is tried.
+    /// Why it cannot take part, if that is known in advance.
     pub fn lacking(&self) -> Option<String> {
         let companion = self.companion.iter().map(|(command, _)| command.clone());
         let needed = self.needs.iter().map(|&program| CommandLine::new(program));
-        // What it is about before what only starts it: stdbuf.
+        // The program itself, without a starter such as stdbuf.
         let mut commands = needed.chain([self.command.clone()]).chain(companion);
         let missing = commands.find(|command| !command.is_installed()).map(|command| {
             format!("{} is not installed (Debian package {})", command.program(), self.package)
@@ -125,11 +125,11 @@ impl Contender {
         missing.or_else(self.lacks)
     }
 
-    /// What it received, by its last words or its file.
+    /// The number of received packets, from its final output or its file.
     ///
     /// # Errors
     ///
-    /// When it cannot be told.
+    /// If it is unknown.
     pub fn tally(&self, finished: &Finished, file: &MemoryFile) -> Outcome<Tally> {
         match self.books {
             Books::Ledger => tally_of_ledger(finished),
@@ -150,35 +150,35 @@ impl Contender {
 }
 
 fn tally_of_ledger(finished: &Finished) -> Outcome<Tally> {
-    // What the device dropped is what never came, which the sender's interface counts.
+    // Packets that the device dropped never arrived, and the sender's interface counts them.
     let reasons = ["no_cell", "ring_full", "other"];
     let lost = reasons.iter().filter_map(|name| finished.ledger(&format!("/dropped/{name}")).ok());
     Ok(Tally { delivered: finished.ledger("/delivered")?, lost: Some(lost.sum()) })
 }
 
-/// What `tcpdump` says it lost.
+/// The losses that `tcpdump` reports.
 pub fn lost_by_tcpdump(said: &str) -> Option<u64> {
     number_before(said, "packets dropped by kernel")
         .or_else(|| number_before(said, "packet dropped by kernel"))
 }
 
-/// What `dumpcap` says it lost: `Packets received/dropped on interface 'a1': 10/2 (pcap:2/...)`.
+/// The losses that `dumpcap` reports: `Packets received/dropped on interface 'a1': 10/2 (pcap:2/...)`.
 pub fn lost_by_dumpcap(said: &str) -> Option<u64> {
     let line = said.lines().find(|line| line.starts_with("Packets received/dropped"))?;
     number_after(line.split("': ").nth(1)?, "/")
 }
 
-/// What `netsniff-ng` says it lost.
+/// The losses that `netsniff-ng` reports.
 pub fn lost_by_netsniff(said: &str) -> Option<u64> {
     number_before(said, "packets failed filter (out of space)")
 }
 
-/// What `testpmd` says it lost.
+/// The losses that `testpmd` reports.
 pub fn lost_by_testpmd(said: &str) -> Option<u64> {
     number_after(said, "RX-dropped:")
 }
 
-/// What `dpdk-dumpcap` says it lost, which is written as `dumpcap` does.
+/// The losses that `dpdk-dumpcap` reports, in the format of `dumpcap`.
 pub fn lost_by_dpdk_dumpcap(said: &str) -> Option<u64> {
     lost_by_dumpcap(said)
 }
@@ -199,7 +199,7 @@ fn number_after(text: &str, words: &str) -> Option<u64> {
     after[..digits].parse().ok()
 }
 
-/// A file without a name, which is gone with this process however that ends.
+/// A file without a name, which disappears with this process.
 #[derive(Debug)]
 pub struct MemoryFile(OwnedFd);
 
@@ -213,7 +213,7 @@ impl MemoryFile {
         Ok(Self(memfd_create("wirecap-lab", MemfdFlags::CLOEXEC)?))
     }
 
-    /// The same file once more, to give away.
+    /// Another handle of the same file, to pass on.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Loss against what the consumer does with a packet: the paper's x.
+//! Loss by the consumer's cost per packet: the paper's x.
 
 use wirecap_testbed::{Stamp, Traffic};
 
@@ -14,9 +14,9 @@ use crate::experiment::{Findings, Run, RunError};
 
 /// Memory of each contender, in MiB.
 const RING_MIB: u32 = 16;
-/// What is offered, in packets per second: every machine can send it, and one CPU receive it.
+/// The load in packets per second: every machine can send it, and one CPU can receive it.
 const PER_SECOND: u64 = 200_000;
-/// Stands for x in a command.
+/// The placeholder of x in a command.
 const TIMES: &str = "TIMES";
 
 /// Loss against consumer cost.
@@ -24,7 +24,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     let bed = Bed::new()?;
     let frame = Traffic::to(&bed.pair.receiver).frame(Stamp { queue: 0, sequence: 0 });
     let application_ns = handler::application_ns(&frame)?;
-    // What fills a CPU at this rate.
+    // The x that saturates a CPU at this rate.
     let whole = 1e9 / PER_SECOND as f64 / application_ns;
     let shares: &[f64] =
         lab.choose(run, &[0.2][..], &[0.5, 1.0, 1.5], &[0.0, 0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0]);

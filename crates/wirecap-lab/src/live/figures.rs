@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What several runs of one thing measured.
+/// The measurements of several runs.
 #[derive(Debug, Clone, Default)]
 pub struct Figures(Vec<f64>);
 
@@ -32,7 +32,7 @@ impl FromIterator<f64> for Figures {
 }
 
 impl fmt::Display for Figures {
-    /// `1.23 (1.10..1.41)`: the median, and between what the runs were.
+    /// `1.23 (1.10..1.41)`: the median, and the range of the runs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };

@@ -1,4 +1,4 @@
-//! What a packet costs in processor time, in user space and in the kernel, and what a capture costs in memory.
+//! The processor time per packet, in user space and in the kernel, and the memory of a capture.
 
 use std::fs;
 use std::thread;
@@ -19,18 +19,18 @@ use crate::experiment::{Figure, Findings, Run, RunError, Table, percent};
 
 /// Memory of each contender, in MiB.
 const RING_MIB: u32 = 64;
-/// Packets of a burst: all of these fit into anyone's memory.
+/// Packets of a burst, which fit into every contender's memory.
 const BURST_FRAMES: u64 = 16_384;
 /// Time between two bursts.
 const PAUSE: Duration = Duration::from_millis(60);
 
-/// Bursts at the sender's highest rate with pauses between them, so that no contender loses packets and the sender's
-/// processor time is what its frames cost: it never waits for a time to come.
+/// Bursts at the sender's highest rate with pauses between them, so that no contender loses packets, and the
+/// sender's processor time is the cost of its frames: it never waits for a frame's time.
 #[derive(Debug)]
 struct BurstSender {
     generator: Generator,
     bursts: u64,
-    /// What all CPUs did meanwhile, in seconds, by the kernel's account.
+    /// Busy time of all CPUs meanwhile in seconds, as counted by the kernel.
     all_cpus_seconds: f64,
 }
 
@@ -54,13 +54,13 @@ impl Sender for BurstSender {
     }
 }
 
-/// Processor time of all CPUs but for idling, in seconds.
+/// Busy time of all CPUs, in seconds.
 fn all_cpus_seconds() -> Outcome<f64> {
     const TICKS: f64 = 100.0; // USER_HZ, which is 100 everywhere.
     let text = fs::read_to_string("/proc/stat")?;
     let line = text.lines().next().ok_or("/proc/stat is empty")?;
     let ticks: Vec<f64> = line.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
-    // user nice system idle iowait irq softirq; what other machines had of this one is not ours.
+    // user nice system idle iowait irq softirq; steal is not included.
     let busy = [0, 1, 2, 5, 6].iter().filter_map(|&index| ticks.get(index)).sum::<f64>();
     Ok(busy / TICKS)
 }
@@ -112,7 +112,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         "{bursts} bursts of {BURST_FRAMES} frames of 60 bytes, as fast as the sender makes them, with pauses in which \
          every contender catches up. The process's own processor time per packet; the kernel's receive path, which on a \
          veth runs on the sender's time and in softirq threads, less what the same frames cost when a program drops \
-         them at once ({:.0} ns with making them); and, as a check that nothing is forgotten, what all CPUs did by \
+         them at once ({:.0} ns with making them); and, as a check, the busy time of all CPUs by \
          the kernel's account, also less that, with whatever else the machine did.",
         dropped.own_ns
     );
@@ -130,7 +130,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let svg = bars(&sweep, &costs, axis, parts).svg();
         findings.figures.push(Figure { caption: caption.to_owned(), svg });
     }
-    let note = "Who polls without a pause has all of a CPU whatever arrives: DPDK. The bare AF_XDP loop looks round \
+    let note = "DPDK polls without a pause and uses a full CPU at any load. The bare AF_XDP loop polls \
                 every 100 µs, also in the pauses.";
     findings.notes.push(note.to_owned());
     let note = "Peak memory counts everything that the process has mapped and touched: cells, and the rings of \
@@ -140,7 +140,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
     Ok(findings)
 }
 
-/// What frames cost that no socket receives, in nanoseconds.
+/// The cost of frames that no socket receives, in nanoseconds.
 struct Dropped {
     own_ns: f64,
     all_cpus_ns: f64,
@@ -157,15 +157,15 @@ fn dropped_at_once(bed: &Bed, sender: &mut BurstSender) -> Outcome<Dropped> {
     })
 }
 
-/// The most memory that the process had, in MiB.
+/// The peak memory of the process, in MiB.
 fn peak_mib(receiver: &Receiver) -> Outcome<f64> {
     let status = fs::read_to_string(format!("/proc/{}/status", receiver.id()))?;
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).ok_or("no VmHWM")?;
     Ok(peak.split_whitespace().next().unwrap_or_default().parse::<f64>()? / 1024.0)
 }
 
-/// What the kernel has allocated page by page, in MiB; its mappings of other memory are none of it. Nothing where
-/// it does not tell.
+/// Memory that the kernel has allocated page by page, in MiB, without mappings of other memory. 0 if it does not
+/// report it.
 fn kernel_mib() -> f64 {
     let table = fs::read_to_string("/proc/vmallocinfo").unwrap_or_default();
     let is_memory = |line: &&str| line.contains(" pages=") && line.contains("vmalloc");
@@ -173,7 +173,7 @@ fn kernel_mib() -> f64 {
     table.lines().filter(is_memory).filter_map(pages).sum::<f64>() * 4096.0 / f64::from(1 << 20)
 }
 
-/// What is the process's own, and what is the kernel's.
+/// The shares of the process and of the kernel.
 type Parts = fn(&Cost) -> [f64; 2];
 
 fn processor(cost: &Cost) -> [f64; 2] {
@@ -184,7 +184,8 @@ fn memory(cost: &Cost) -> [f64; 2] {
     [cost.peak_mib, cost.kernel_mib]
 }
 
-/// A bar for each contender, of medians. Who polls without a pause has all of a CPU, which is not what packets cost.
+/// A bar of medians for each contender, except those that poll without a pause: they use a full CPU, which is not
+/// the cost of packets.
 fn bars(sweep: &Sweep, costs: &[Cost], axis: &str, parts: Parts) -> Bars {
     let bar = |(index, contender): (usize, &Contender)| {
         let mine: Vec<[f64; 2]> = costs.iter().filter(|cost| cost.contender == index).map(parts).collect();

@@ -1,6 +1,6 @@
 //! Programs that take part in a measurement: how they are started, watched and ended.
 //!
-//! None of them outlives the measurement, also when that is killed: each is told by the kernel.
+//! None of them outlives the measurement, even if it is killed: the kernel signals each of them.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -20,9 +20,9 @@ use wirecap_testbed::Namespace;
 
 use super::Outcome;
 
-/// The number by which a program that is started knows a file that it is given. High, so that it is no one else's.
+/// The descriptor number of a file that is passed to a program; high, so that it is not used otherwise.
 const FILE_FD: i32 = 199;
-/// What a program that is given a file calls it. Not every user may read another process's files in /proc.
+/// The path of a file that is passed to a program. Not every user may read another process's files in /proc.
 pub(super) const FILE_PATH: &str = "/dev/fd/199";
 
 /// The CPUs that this process may use, in order.
@@ -58,19 +58,19 @@ impl CommandLine {
     ///
     /// # Errors
     ///
-    /// If /proc does not tell.
+    /// If /proc does not show it.
     pub fn this() -> Outcome<Self> {
         Ok(Self::new(env::current_exe()?))
     }
 
-    /// With these arguments, divided by spaces, as well.
+    /// Adds these arguments, separated by spaces.
     #[must_use]
     pub fn with(mut self, arguments: &str) -> Self {
         self.arguments.extend(arguments.split_whitespace().map(OsString::from));
         self
     }
 
-    /// With the word `from` of the arguments, wherever it stands, as `to`.
+    /// Replaces the word `from` in the arguments by `to`.
     #[must_use]
     pub fn replacing(&self, from: &str, to: &str) -> Self {
         let replace = |argument: &OsString| match argument.to_str() {
@@ -78,6 +78,12 @@ impl CommandLine {
             None => argument.clone(),
         };
         Self { program: self.program.clone(), arguments: self.arguments.iter().map(replace).collect() }
+    }
+
+    /// With the same arguments, another program: an earlier build.
+    #[must_use]
+    pub fn with_program(self, program: impl Into<OsString>) -> Self {
+        Self { program: program.into(), ..self }
     }
 
     /// The same run by another program: callgrind.
@@ -89,7 +95,7 @@ impl CommandLine {
         outer
     }
 
-    /// The command with the program's name in place of its path.
+    /// The command with the program's name instead of its path.
     pub fn by_name(&self) -> String {
         let name = Path::new(&self.program).file_name().unwrap_or(&self.program);
         Self { program: name.to_owned(), arguments: self.arguments.clone() }.to_string()
@@ -105,7 +111,7 @@ impl CommandLine {
         Path::new(&self.program).display()
     }
 
-    /// Runs it to its end, and gives what it wrote on standard output, however it ended.
+    /// Runs it to its end and returns its standard output, even if it failed.
     pub(super) fn answer(&self) -> Outcome<String> {
         Ok(String::from_utf8_lossy(&self.output()?.stdout).into_owned())
     }
@@ -115,7 +121,7 @@ impl CommandLine {
         Ok(output.map_err(|error| format!("{self}: {error}"))?)
     }
 
-    /// Runs it to its end, and gives what it wrote on standard output.
+    /// Runs it to its end and returns its standard output.
     pub(super) fn run(&self) -> Outcome<String> {
         let output = self.output()?;
         if !output.status.success() {
@@ -141,7 +147,7 @@ impl CommandLine {
         let file = file.map(AsRawFd::as_raw_fd);
         let prepare = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // It may have died before it was asked to tell.
+            // The parent may have died before this request.
             if getppid() != Some(parent) {
                 return Err(io::ErrorKind::NotConnected.into());
             }
@@ -152,7 +158,7 @@ impl CommandLine {
             }
         };
         let mut command = self.to_command();
-        // A group of its own: Ctrl-C is for us, who end it in an orderly way.
+        // A separate process group: Ctrl-C is for this program, which ends the others in order.
         command.process_group(0);
         // SAFETY: between fork and exec it does three system calls and neither allocates nor locks.
         unsafe { command.pre_exec(prepare) };
@@ -160,7 +166,7 @@ impl CommandLine {
     }
 }
 
-/// Where programs are looked for: in `PATH`, and where administrators' tools are, which is not in every user's `PATH`.
+/// The directories of programs: `PATH`, and those of administrators' tools, which are not in every user's `PATH`.
 fn search_path() -> Vec<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
     env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from)).collect()
@@ -182,8 +188,8 @@ pub(super) struct Spawner {
 }
 
 impl Spawner {
-    /// The kernel ties the life of a process to the *thread* that started it, so there is one for as long as they are
-    /// wanted.
+    /// The kernel ties the life of a process to the *thread* that started it, so this thread exists as long as they
+    /// must run.
     pub(super) fn in_namespace(namespace: &Namespace) -> io::Result<Self> {
         let (requests, to_do) = mpsc::channel::<Request>();
         let namespace = namespace.clone();
@@ -212,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_s_place_is_put_into_a_command() {
+    fn a_placeholder_in_a_command_is_replaced_by_the_file() {
         let command = CommandLine::new("tcpdump").with("-w FILE -i a1");
         assert_eq!(command.replacing("FILE", "/tmp/x").to_string(), "tcpdump -w /tmp/x -i a1");
         assert!(!CommandLine::new("no-such-program-anywhere").is_installed());

@@ -1,7 +1,7 @@
-//! Receivers: what a good programmer writes by hand on AF_XDP, AF_PACKET and libpcap, and the same by wirecap's library.
+//! Receivers: hand-written programs on AF_XDP, AF_PACKET and libpcap, and the same with wirecap's library.
 //!
-//! Each is a process of its own, says `capturing` when it is, and ends at SIGINT with one JSON object in the words
-//! of the ledger. `wirecap lab program NAME` runs one.
+//! Each is a separate process, prints `capturing` when it is ready, and ends at SIGINT with one JSON object with
+//! the field names of the ledger. `wirecap lab program NAME` runs one.
 
 pub mod bare;
 pub mod group;
@@ -38,7 +38,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When the kernel or libpcap refuses.
+    /// If the kernel or libpcap rejects it.
     pub fn run(&self) -> Outcome<()> {
         match self {
             Self::Bare(arguments) => bare::run(arguments),
@@ -52,22 +52,22 @@ impl Program {
 /// What a receiver counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Count {
-    /// Packets that the program had in its hands.
+    /// Packets that the program received.
     pub delivered: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of them IPv4: what touching a header is for.
+    /// Number of IPv4 packets among them, the reason for reading headers.
     pub ipv4: u64,
-    /// What the kernel says was lost.
+    /// Losses that the kernel reports.
     pub dropped: Dropped,
 }
 
-/// Losses by reason, as far as the kernel tells them apart.
+/// Losses by reason, if the kernel distinguishes them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Dropped {
-    /// For want of a buffer.
+    /// No free buffer.
     pub no_cell: u64,
-    /// For want of a place in the receive ring.
+    /// No room in the receive ring.
     pub ring_full: u64,
 }
 
@@ -84,7 +84,7 @@ impl Count {
         }
     }
 
-    /// Counts a packet and touches its header.
+    /// Counts a packet and reads its header.
     #[inline]
     fn packet(&mut self, data: &[u8], wire_bytes: u32) {
         let ethertype = data.first_chunk::<14>().map(|header| [header[12], header[13]]);
@@ -101,7 +101,7 @@ fn interruption() -> Outcome<Arc<AtomicBool>> {
     Ok(stopped)
 }
 
-/// What a receiver prints at its end.
+/// The final output of a receiver.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
@@ -117,7 +117,7 @@ impl Report {
     }
 }
 
-/// Runs a receiver per thread, each with a handler of its own, and gives what they counted together.
+/// Runs a receiver per thread, each with a separate handler, and returns their sums.
 fn on_threads<R: Send>(
     receivers: Vec<R>,
     interface: &str,
@@ -131,7 +131,7 @@ fn on_threads<R: Send>(
         let start = |(receiver, handler)| {
             let (stopped, receive) = (&stopped, &receive);
             scope.spawn(move || {
-                // One that fails ends the others.
+                // If one fails, the others end.
                 receive(receiver, handler, stopped).inspect_err(|_| stopped.store(true, Ordering::Relaxed))
             })
         };

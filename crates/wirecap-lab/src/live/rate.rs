@@ -1,4 +1,4 @@
-//! Loss against the rate that is offered, and against the length of packets.
+//! Loss by offered rate, and by packet length.
 
 use super::bed::Bed;
 use super::contender::Contender;
@@ -11,9 +11,9 @@ use crate::experiment::{Findings, Run, RunError};
 
 /// Memory of each contender, in MiB.
 const RING_MIB: u32 = 64;
-/// The most that one run sends, so that the files of the recorders fit into memory, in bytes.
+/// Maximum bytes that one run sends, so that the recorders' files fit into memory.
 const BYTES_MAX: u64 = 512 << 20;
-/// Of the sender's highest rate.
+/// Shares of the sender's highest rate.
 const SHORTEST: u16 = 60;
 
 /// How much is sent.
@@ -33,13 +33,13 @@ impl Extent {
         )
     }
 
-    /// How many frames of this length are sent at this rate.
+    /// Number of frames of this length to send at this rate.
     fn frames(self, per_second: f64, frame_bytes: u16) -> u64 {
         ((per_second * self.seconds) as u64).clamp(1, BYTES_MAX / u64::from(frame_bytes))
     }
 }
 
-/// Sends to a contender on a bed of its own queue.
+/// Sends to a contender on a bed with one queue.
 fn try_at(
     bed: &Bed,
     contender: &Contender,
@@ -56,10 +56,10 @@ fn try_at(
     trial::run(bed, contender, &mut sender, &mut |_| Ok(()))
 }
 
-/// The rate at which this machine makes and receives frames of this length when nothing paces it.
+/// The rate at which this machine makes and receives frames of this length without pacing.
 fn top_rate(bed: &Bed, field: &Field, extent: Extent, frame_bytes: u16) -> Outcome<f64> {
     let first = &field.counters()[0];
-    // Some rate that no machine is far from, only to know how many frames are a run.
+    // A typical rate, only for the number of frames of a run.
     Ok(try_at(bed, first, extent, frame_bytes, 2e6, false)?.per_second())
 }
 

@@ -1,4 +1,4 @@
-//! A process that receives: followed by what it writes and by its processor time, and ended in an orderly way.
+//! A receiving process: monitors its output and its processor time, and ends it in order.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::Child;
@@ -13,24 +13,24 @@ use super::Outcome;
 use super::process::{CommandLine, Spawner};
 use super::programs::order::Order;
 
-/// How long a receiver may take to open or to end.
+/// Maximum time for a receiver to open or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a receiver's processor time is looked at.
+/// Interval at which a receiver's processor time is read.
 const STEP: Duration = Duration::from_millis(50);
 
-/// A process that ends with this at the latest.
+/// A process that ends at the latest when this value is dropped.
 #[derive(Debug)]
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Fails where it has ended.
+        // Fails if it has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A process that receives. Dropped, it is killed.
+/// A receiving process. Dropping the value kills it.
 #[derive(Debug)]
 pub struct Receiver {
     child: Process,
@@ -38,24 +38,24 @@ pub struct Receiver {
     output: JoinHandle<String>,
     log: mpsc::Receiver<String>,
     started: Instant,
-    /// Who started it, where that is not the bed's.
+    /// Its starter, if it is not the bed's.
     _spawner: Option<Spawner>,
 }
 
 impl Receiver {
-    /// Starts a command in the namespace, on the last CPU, and waits until a line that it writes has `ready` in it;
-    /// if `ready` is empty, half a second.
+    /// Starts a command in the namespace, on the last CPU, and waits until it prints a line that contains `ready`;
+    /// if `ready` is empty, for half a second.
     ///
     /// # Errors
     ///
-    /// When it cannot be started, or ends instead.
+    /// If it cannot be started, or ends instead.
     pub fn start_in(namespace: &Namespace, command: &CommandLine, ready: &str) -> Outcome<Self> {
         let spawner = Spawner::in_namespace(namespace)?;
         let receiver = Self::watch(spawner.spawn(command, None)?, command, ready)?;
         Ok(Self { _spawner: Some(spawner), ..receiver })
     }
 
-    /// Follows what the process writes, and returns when a line has `ready` in it.
+    /// Reads the process's output, and returns when a line contains `ready`.
     pub(super) fn watch(mut child: Child, command: &CommandLine, ready: &str) -> Outcome<Self> {
         let (stdout, stderr) = (child.stdout.take().ok_or("piped")?, child.stderr.take().ok_or("piped")?);
         let (sender, log) = mpsc::channel();
@@ -108,8 +108,8 @@ impl Receiver {
         Ok(cpu_times(&self.id().to_string())?.into_values().sum())
     }
 
-    /// The processor time that the process takes in 50 ms before anything is sent: a program that looks at its
-    /// ring every few microseconds never does nothing. The least of several steps, since it may still be opening.
+    /// The processor time that the process uses in 50 ms before frames are sent: a program that polls its ring
+    /// every few microseconds is never idle. The minimum of several steps, because it may still be opening.
     ///
     /// # Errors
     ///
@@ -127,7 +127,8 @@ impl Receiver {
         Ok(least)
     }
 
-    /// Waits until the process takes hardly more processor time than when it was `idle`, for `calm` at a stretch.
+    /// Waits until the process has used hardly more processor time than when it was `idle`, for the time `calm`
+    /// without interruption.
     ///
     /// # Errors
     ///
@@ -139,7 +140,7 @@ impl Receiver {
         while calm_since.elapsed() < calm && self.started.elapsed() < PATIENCE {
             thread::sleep(STEP.min(calm));
             let ran = self.cpu_time()?.ran;
-            // Less than before: a thread has ended, and took its time along.
+            // Less than before: a thread has ended, and its time is no longer included.
             if ran.abs_diff(last) > calm_is_below {
                 calm_since = Instant::now();
             }
@@ -148,7 +149,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Interrupts the process, as Ctrl-C does, and gives what it wrote.
+    /// Interrupts the process, like Ctrl-C, and returns its output.
     ///
     /// # Errors
     ///
@@ -159,7 +160,7 @@ impl Receiver {
         self.wait()
     }
 
-    /// Waits for the end of the process and gives what it wrote.
+    /// Waits for the end of the process and returns its output.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl Receiver {
         };
         let errors: Vec<String> = self.log.iter().collect();
         let output = self.output.join().map_err(|_| "reading the output")?;
-        // Wirecap ends with status 3 where its ledger says that packets were lost, which is what is measured.
+        // wirecap ends with status 3 if packets were lost, which is the measured quantity.
         if !status.success() && status.code() != Some(3) {
             return Err(format!("{} ended with {status}: {errors:?}", self.command).into());
         }
@@ -185,7 +186,7 @@ impl Receiver {
     }
 }
 
-/// What of a program's words says why it did not start.
+/// The part of a program's output that explains why it did not start.
 fn complaint(said: &[String]) -> String {
     const SIGNS: [&str; 5] = ["rror", "FATAL", "annot", "not ", "denied"];
     let complains = |line: &&String| SIGNS.iter().any(|sign| line.contains(sign));
@@ -203,12 +204,12 @@ fn lines(source: impl Read, mut each: impl FnMut(String)) {
     }
 }
 
-/// What a process left behind.
+/// The output of a process.
 #[derive(Debug, Default)]
 pub struct Finished {
     /// All of its standard output.
     pub output: String,
-    /// What it wrote on standard output and standard error since it was ready.
+    /// Its standard output and standard error since it was ready.
     pub errors: String,
 }
 
@@ -223,7 +224,7 @@ impl Finished {
         Ok(json.pointer(pointer).and_then(serde_json::Value::as_u64).ok_or_else(|| pointer.to_owned())?)
     }
 
-    /// What a receiver of the lab says of the order of packets, if it was asked.
+    /// The order of packets that a receiver of the lab reports, if requested.
     pub(super) fn order(&self) -> Option<Order> {
         let json: serde_json::Value = serde_json::from_str(&self.output).ok()?;
         serde_json::from_value(json.get("order")?.clone()).ok()
@@ -235,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_usage_text_only_the_complaint_is_kept() {
+    fn only_the_error_of_a_usage_text_is_kept() {
         let said = ["usage: sniff [-i DEV]", "sniff: cannot open a1", "  -h  this help"].map(str::to_owned);
         assert_eq!(complaint(&said), "sniff: cannot open a1");
         assert_eq!(complaint(&["bye".to_owned()]), "bye");

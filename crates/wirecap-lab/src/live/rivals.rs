@@ -1,4 +1,4 @@
-//! Who competes in what, each with the same memory and with what its manual recommends.
+//! The contenders of each experiment, all with the same memory and the settings that their manuals recommend.
 
 use super::contender::{
     Books, Contender, FILE, lost_by_dpdk_dumpcap, lost_by_dumpcap, lost_by_netsniff, lost_by_tcpdump,
@@ -9,10 +9,10 @@ use super::process::CommandLine;
 /// Bytes of a wirecap cell and of a frame in the rings of DPDK.
 const CELL_BYTES: u32 = 2048;
 
-/// What the rivals call themselves, as far as they are installed: names and versions.
+/// Names and versions of the installed rivals.
 pub fn versions() -> Vec<(String, String)> {
     let ask = |program: &str, argument: &str| {
-        // netsniff-ng tells its version and fails.
+        // netsniff-ng prints its version and fails.
         let said = CommandLine::new(program).with(argument).answer().ok()?;
         let line = said.lines().find(|line| !line.trim().is_empty())?;
         Some((program.to_owned(), line.trim().to_owned()))
@@ -31,25 +31,25 @@ pub fn versions() -> Vec<(String, String)> {
 #[derive(Debug, Clone)]
 pub struct Field {
     wirecap: CommandLine,
-    /// Memory for packets that each ring has, in MiB; a power of two.
+    /// Memory of each ring for packets, in MiB; a power of two.
     ring_mib: u32,
     /// Rings.
     rings: u32,
 }
 
 impl Field {
-    /// Contenders of one ring with so much memory.
+    /// Contenders with one ring of this memory.
     pub fn new(wirecap: CommandLine, ring_mib: u32) -> Self {
         Self { wirecap, ring_mib, rings: 1 }
     }
 
-    /// The same with so many rings, each with a thread.
+    /// The same with this many rings, each with a thread.
     #[must_use]
     pub fn rings(self, rings: u32) -> Self {
         Self { rings, ..self }
     }
 
-    /// Packets of any length that fit: R x M.
+    /// Number of packets of any length that fit: R x M.
     pub fn cells(&self) -> u32 {
         self.ring_mib * 1024 * 1024 / CELL_BYTES
     }
@@ -60,13 +60,13 @@ impl Field {
         Contender::ours(name, command, Books::Ledger)
     }
 
-    /// A program of the lab's own: what a good programmer would write without wirecap.
+    /// A program of the lab, hand-written without wirecap.
     fn program(&self, name: &str, arguments: &str) -> Contender {
         let command = self.wirecap.clone().with("lab program").with(arguments).with("-i a1");
         Contender::new(name, command, "capturing", Books::Ledger)
     }
 
-    /// Who writes all packets into a file.
+    /// Contenders that write all packets to a file.
     pub fn recorders(&self) -> Vec<Contender> {
         let (mib, kib, chunks) = (self.ring_mib, self.ring_mib * 1024, self.cells() / 256);
         let ours = |name, engine| {
@@ -106,7 +106,7 @@ impl Field {
         ]
     }
 
-    /// Who looks at all packets and counts them.
+    /// Contenders that read all packets and count them.
     pub fn counters(&self) -> Vec<Contender> {
         let (mib, cells) = (self.ring_mib, self.cells());
         vec![
@@ -119,7 +119,7 @@ impl Field {
         ]
     }
 
-    /// Who can carry the handler, on one ring: with `-x TIMES` or `--cost NANOSECONDS`.
+    /// Contenders with the handler, on one ring: with `-x TIMES` or `--cost NANOSECONDS`.
     pub fn handlers(&self, handler: &str) -> Vec<Contender> {
         let (mib, cells) = (self.ring_mib, self.cells());
         vec![
@@ -131,7 +131,8 @@ impl Field {
         ]
     }
 
-    /// A buddy group with a worker per ring and chunks of so many packets, in advanced mode if T is given, in percent.
+    /// A buddy group with a worker per ring and chunks of this many packets, in advanced mode if T is given, in
+    /// percent.
     pub fn group(
         &self,
         name: &str,
@@ -148,7 +149,7 @@ impl Field {
         Contender { is_ours: true, passing: engine == "packet", ..contender }
     }
 
-    /// Those that can carry the handler on several rings: each has a thread for each ring. All tell in which order they
+    /// Contenders with the handler on several rings, each with a thread per ring. All report the order in which they
     /// processed the packets of each flow.
     pub fn multi_handlers(&self, cost_ns: u64) -> Vec<Contender> {
         const M: u32 = 64;
@@ -172,7 +173,7 @@ impl Field {
         ]
     }
 
-    /// DPDK's packet forwarder, which here only receives. It polls without a pause.
+    /// DPDK's packet forwarder, which only receives here. It polls without a pause.
     fn testpmd(&self) -> Contender {
         let command = self.testpmd_command(WITHOUT_HUGE_PAGES, "-- --forward-mode=rxonly");
         dpdk(Contender::new("DPDK testpmd, net_af_packet", command, TESTPMD_READY, Books::Testpmd))
@@ -192,7 +193,7 @@ impl Field {
 
     fn testpmd_command(&self, memory: &str, mode: &str) -> CommandLine {
         let cpu = super::process::allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or(0);
-        // Written line by line, so that its being ready is seen; one CPU plays both of the lcores that it needs.
+        // Line-buffered, so that its ready message is visible; one CPU serves both required lcores.
         CommandLine::new("stdbuf").with("-oL dpdk-testpmd").with(memory).with(&format!(
             "--no-pci --lcores=0@{cpu},1@{cpu} --vdev=net_af_packet0,iface=a1,qpairs=1,framesz={CELL_BYTES},framecnt={} \
              {mode} --total-num-mbufs=16384",
@@ -200,7 +201,7 @@ impl Field {
         ))
     }
 
-    /// DPDK's recorder, which taps a testpmd. Two DPDK processes share memory by huge pages only.
+    /// DPDK's recorder, which taps a testpmd. Two DPDK processes can share memory only on huge pages.
     fn dpdk_dumpcap(&self) -> Contender {
         let primary = self.testpmd_command("-m 256 --file-prefix=wirecap-lab", "-- --forward-mode=rxonly");
         let arguments = format!("--file-prefix=wirecap-lab -P -i 0 -w {FILE}");
@@ -214,7 +215,7 @@ impl Field {
 
 const WITHOUT_HUGE_PAGES: &str = "--no-huge -m 256 --no-shconf";
 
-/// On AF_PACKET, by a program that polls without a pause.
+/// On AF_PACKET, with a program that polls without a pause.
 fn dpdk(contender: Contender) -> Contender {
     let contender = contender.passing().from_package("dpdk-dev").calm(100);
     Contender { spins: true, needs: &["dpdk-testpmd"], ..contender }

@@ -1,5 +1,5 @@
-//! Skew: one of several queues gets more than its worker can process, while the group as a whole can carry it. What each way
-//! of sharing load loses, what becomes of the order of flows, and what it costs.
+//! Skew: one of several queues gets more than its worker can process, while the whole group can process the load. Measures
+//! the loss of each way of sharing load, the order of flows, and the cost.
 
 use std::time::Duration;
 
@@ -18,23 +18,23 @@ use crate::experiment::{Claim, Findings, Run, RunError, Table, percent};
 
 /// Memory of each ring, in MiB.
 const RING_MIB: u32 = 16;
-/// What the group is offered at most, of what all workers can process together.
+/// Maximum load of the group, as a share of the capacity of all workers.
 const LOAD: f64 = 0.9;
-/// What the hot queue gets at most, of what its worker can process.
+/// Maximum load of the hot queue, as a multiple of its worker's capacity.
 const HOT_MAX: f64 = 2.0;
-/// Flows of each queue. An odd number: flows that take turns would else meet the same thread each time where packets go to
-/// threads in turn.
+/// Flows of each queue. An odd number: otherwise flows in turn would always get the same thread if packets go to threads
+/// in turn.
 const FLOWS: usize = 7;
-/// Near what a cell holds, so that the same memory is about as many packets for everyone.
+/// Near the capacity of a cell, so that the same memory holds about as many packets for all contenders.
 const LONG_FRAME_BYTES: u16 = 1514;
-/// More frames than a sender makes by system calls are made in the kernel, which copies them twice.
+/// Above this rate, frames are made in the kernel instead of by system calls, and copied twice.
 const SHORT_FRAME_BYTES: u16 = 60;
 const USER_SPACE_RATE_MAX: f64 = 200_000.0;
-/// What the others get where arithmetic says that a thread per queue loses a fifth.
+/// The share of the other queues for which a thread per queue must lose a fifth.
 const TELLING: f64 = 0.2;
 
-/// Queues with workers of one speed. The shares of the sweep are what every queue but the first gets, of what its worker
-/// can process.
+/// Queues with workers of one speed. The shares of the sweep are the loads of all queues except the first, as shares of
+/// their workers' capacity.
 #[derive(Debug, Clone, Copy)]
 struct Scene {
     queues: u32,
@@ -46,13 +46,13 @@ impl Scene {
         1e9 / self.cost_ns as f64
     }
 
-    /// What the first queue gets, of what its worker can process.
+    /// The load of the first queue, as a multiple of its worker's capacity.
     fn hot(self, buddies: f64) -> f64 {
         let queues = f64::from(self.queues);
         (LOAD * queues - buddies * (queues - 1.0)).min(HOT_MAX)
     }
 
-    /// What each queue gets per second.
+    /// Packets per second of each queue.
     fn rates(self, buddies: f64) -> Vec<f64> {
         let shares = std::iter::once(self.hot(buddies)).chain(std::iter::repeat(buddies));
         shares.take(self.queues as usize).map(|share| share * self.worker_rate()).collect()
@@ -102,13 +102,13 @@ impl Stage {
         trial::run_watched(&self.bed, contender, &mut self.sender(scene, buddies))
     }
 
-    /// What making frames costs in nanoseconds each, and the kernel's way to a program that drops them.
+    /// The cost of making a frame and of passing it to a program that drops it, in nanoseconds.
     fn dropped_ns(&self, scene: Scene, buddies: f64) -> Outcome<f64> {
         let _alone = loss_lock()?;
         let _dropping = drop_program(&self.bed.pair.receiver)?;
         let mut sender = self.sender(scene, buddies);
         sender.seconds /= 2.0;
-        // What watching takes is not the contenders'.
+        // Without the cost of watching.
         let watch = Watch::begin();
         let run = bed::watch(None, || trial::Sender::send(&mut sender, &self.bed))?;
         drop(watch.end());
@@ -121,7 +121,7 @@ impl Stage {
 struct Played {
     scene: Scene,
     sweep: Sweep,
-    /// By share: what making and dropping a frame costs, in nanoseconds.
+    /// By share: the cost of making and dropping a frame, in nanoseconds.
     dropped_ns: Vec<(f64, f64)>,
 }
 
@@ -140,7 +140,7 @@ impl Played {
         Ok(Self { scene, sweep, dropped_ns })
     }
 
-    /// Adds its chart, table, claims and books.
+    /// Adds its chart, table, claims and accounts.
     fn tell(&self, mut findings: Findings) -> Findings {
         let (name, words) = (self.scene.name(), self.scene.words());
         let axis = Axis::percent("what the other queues get, of what a worker can process", 60.0);
@@ -200,7 +200,7 @@ impl Played {
         table
     }
 
-    /// What is expected of each contender.
+    /// The expected result of each contender.
     fn claims(&self) -> impl Iterator<Item = Claim> {
         let contenders = self.sweep.contenders.iter().enumerate();
         contenders.filter_map(|(index, contender)| self.claim(index, contender))
@@ -219,7 +219,7 @@ impl Played {
                 Claim::holds(format!("{}: lost, {words}", contender.name), "nothing", lost == 0, found);
             return Some(claim.because(format!("{disturbed} of {} runs were disturbed", all.len())));
         }
-        // Those that share nothing lose what comes beyond what the worker and its memory can take.
+        // Contenders that do not share load lose the packets that exceed the worker's capacity and its memory.
         let trials = at(TELLING);
         let least = trials.iter().map(Trial::lost_behind_interface_percent).reduce(f64::min)?;
         let surplus: f64 = trials.iter().map(|trial| self.surplus_percent(trial)).reduce(f64::min)?;
@@ -230,7 +230,8 @@ impl Played {
         Some(if contender.spreads { claim.because(SPREADS) } else { claim })
     }
 
-    /// What the first queue's worker and twice its memory cannot take, in percent of all.
+    /// The packets that exceed the capacity of the first queue's worker and twice its memory, in percent of
+    /// all.
     fn surplus_percent(&self, trial: &Trial) -> f64 {
         let (all, hot): (f64, f64) = (self.scene.rates(TELLING).iter().sum(), self.scene.rates(TELLING)[0]);
         let first = trial.sent as f64 * hot / all;
@@ -245,7 +246,7 @@ const SPREADS: &str =
     "distributes single packets over the threads regardless of flow, which does not preserve a flow's order";
 
 impl Lab {
-    /// How long a load lasts.
+    /// The duration of a load.
     fn seconds(&self, run: &Run<'_>) -> f64 {
         self.choose(run, 0.05, 1.0, 2.0)
     }
@@ -317,7 +318,7 @@ const NOTES: [&str; 3] = [
     "DPDK's testpmd is missing: it has no handler.",
 ];
 
-/// M of the groups whose T is varied, beside the engine.
+/// M of the groups whose T and engine are varied.
 const GROUPS: [(&str, &str, u32); 3] = [
     ("wirecap, xdp, M = 64", "xdp", 64),
     ("wirecap, xdp, M = 256", "xdp", 256),

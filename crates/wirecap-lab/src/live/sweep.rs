@@ -1,4 +1,4 @@
-//! Trials of many contenders at many places of a scale, in turn, so that whatever disturbs the machine meets all alike.
+//! Trials of several contenders at several points of a scale, in turn, so that disturbances affect all alike.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::trial::{Outside, Trial};
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point as ChartPoint};
 use crate::experiment::{Findings, Run, RunError, Table};
 
-/// A trial and where it belongs.
+/// A trial with its contender and its point.
 #[derive(Debug, Clone)]
 pub struct Point {
     /// The contender's number.
     pub contender: usize,
-    /// The place on the scale.
+    /// The point on the scale.
     pub x: f64,
     /// Which repetition.
     pub round: usize,
@@ -27,20 +27,20 @@ pub struct Point {
 /// What a sweep found.
 #[derive(Debug, Clone, Default)]
 pub struct Sweep {
-    /// Who was to take part.
+    /// The contenders.
     pub contenders: Vec<Contender>,
     /// All trials.
     pub points: Vec<Point>,
-    /// Who could not take part, by number, and why.
+    /// The contenders that could not take part, by number, with the reasons.
     pub absent: BTreeMap<usize, String>,
 }
 
-/// The part of an experiment that a sweep is.
+/// The progress range of a sweep within its experiment.
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
-    /// What was done before it.
+    /// The share done before it.
     pub from: f64,
-    /// What will be done after it.
+    /// The share done after it.
     pub to: f64,
 }
 
@@ -54,11 +54,11 @@ impl Share {
 }
 
 impl Sweep {
-    /// Tries every contender at every place, `rounds` times. A rival that fails is absent from then on.
+    /// Tries every contender at every point, `rounds` times. A rival that fails is omitted from then on.
     ///
     /// # Errors
     ///
-    /// When the user has had enough, or wirecap fails.
+    /// If the user interrupts, or wirecap fails.
     pub fn run(
         run: &Run<'_>,
         share: Share,
@@ -79,7 +79,7 @@ impl Sweep {
                     run.step(share.at(done / count), &contender.name)?;
                     done += 1.0;
                     if !sweep.absent.contains_key(&index) {
-                        // What fails once may have been disturbed.
+                        // A single failure may be caused by a disturbance.
                         let outcome = trial(contender, x).or_else(|_| trial(contender, x));
                         sweep.note(index, x, round, outcome)?;
                     }
@@ -105,7 +105,7 @@ impl Sweep {
         Ok(())
     }
 
-    /// What one contender did at one place, in all rounds.
+    /// The trials of one contender at one point, in all rounds.
     pub fn at(&self, contender: usize, x: f64) -> Vec<Trial> {
         let here = |point: &&Point| point.contender == contender && point.x == x;
         self.points.iter().filter(here).map(|point| point.trial).collect()
@@ -119,7 +119,7 @@ impl Sweep {
         places
     }
 
-    /// A curve for each contender: the median of `height` at each place with its spread, at the median of `along`.
+    /// A curve for each contender: the median of `height` at each point with its spread, at the median of `along`.
     pub fn curves(&self, along: impl Fn(f64, &Trial) -> f64, height: impl Fn(&Trial) -> f64) -> Vec<Curve> {
         let present = (0..self.contenders.len()).filter(|index| !self.absent.contains_key(index));
         let curve = |index: usize| {
@@ -136,12 +136,13 @@ impl Sweep {
         present.map(curve).collect()
     }
 
-    /// A chart of what is lost, in percent.
+    /// A chart of the losses, in percent.
     pub fn loss_chart(&self, x: Axis, along: impl Fn(f64, &Trial) -> f64) -> Lines {
         Lines { x, y: Axis::percent("packets lost", 100.0), curves: self.curves(along, Trial::lost_percent) }
     }
 
-    /// The books of all trials of each contender together, line by line in the data file `name`-runs.csv.
+    /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a line per
+    /// trial.
     pub fn books(&self, name: &str) -> Table {
         let columns = [
             "contender",
@@ -238,7 +239,7 @@ impl Sweep {
         table
     }
 
-    /// Adds books, raw data, commands and who is absent.
+    /// Adds accounts, raw data, commands and missing contenders.
     pub fn account(&self, findings: &mut Findings, name: &str, place: &str) {
         findings.tables.push(self.books(name));
         let csv = self.table(place).csv();
@@ -255,11 +256,11 @@ impl Sweep {
     }
 }
 
-/// What those on AF_PACKET have that they did not ask for.
+/// The actual memory of contenders on AF_PACKET, which differs from the requested one.
 const PASSING: &str = "Contenders on AF_PACKET have an XDP program on the receiving interface that passes everything: \
                        without one a veth loses frames that are generated in the kernel, and no counter shows them.";
 
-/// Adds what another sweep of the experiment has not said.
+/// Adds remarks that another sweep of the experiment does not have yet.
 fn note(said: &mut Vec<String>, text: String) {
     if !said.contains(&text) {
         said.push(text);
@@ -311,7 +312,7 @@ mod tests {
         assert_eq!((tries, sweep.points.len()), (6, 4));
         let mut findings = Findings::default();
         sweep.account(&mut findings, "sweep", "x");
-        // Nor is anything said twice.
+        // No remark appears twice.
         sweep.account(&mut findings, "sweep-2", "x");
         let absent = [
             "Absent: two: no-such-sniffer is not installed (Debian package sniffers).",

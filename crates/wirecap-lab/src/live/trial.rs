@@ -1,5 +1,5 @@
-//! One run of one contender under one load, with its books: what the sender sent, what its interface counted, what was
-//! delivered, and what the contender says was lost.
+//! One run of one contender under one load, with its account: packets that the sender sent, that its interface
+//! counted, that were delivered, and that the contender reports as lost.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::process::FILE_PATH;
 use super::programs::order::Order;
 use super::receiver::Receiver;
 
-/// What came of one run.
+/// The results of one run.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Trial {
     /// Frames that the sender sent, by its own count.
@@ -28,9 +28,9 @@ pub struct Trial {
     pub lost_at_interface: u64,
     /// Packets that the contender had.
     pub delivered: u64,
-    /// Packets that the contender says it lost; `None` if it says nothing.
+    /// Packets that the contender reports as lost; `None` if it reports nothing.
     pub lost_reported: Option<u64>,
-    /// How long the sender sent.
+    /// The sending time.
     pub seconds: f64,
     /// Processor time of the contender's process, in seconds, from its start to the end of the load.
     pub receiver_seconds: f64,
@@ -40,20 +40,20 @@ pub struct Trial {
     pub softirq_seconds: f64,
     /// The share of the time that sender or receiver waited for a CPU that another process used.
     pub waited: f64,
-    /// In which order the packets of each flow were processed, if the contender tells.
+    /// The order in which the packets of each flow were processed, if the contender reports it.
     pub order: Option<Order>,
-    /// What else took processor time from the run, if it was watched for that.
+    /// The disturbance of the run, if it was measured.
     pub outside: Option<Outside>,
 }
 
-/// What took processor time from a run that none of its threads waited for.
+/// Disturbances of a run besides the waiting of its threads.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct Outside {
-    /// Of all processors' time, what the host of this machine kept for others.
+    /// The share of all processors' time that the host used for others.
     pub stolen_share: f64,
-    /// The longest that a processor left a thread waiting that had just become ready, in seconds.
+    /// The longest time for which a thread that had just become ready waited for a processor, in seconds.
     pub longest_gap: f64,
-    /// Whether that is so much that the run says little.
+    /// Whether the disturbance is so large that the run has little meaning.
     pub is_disturbance: bool,
 }
 
@@ -73,7 +73,7 @@ impl Trial {
         self.sent - self.delivered
     }
 
-    /// Of those that the contender's interface took, in percent of all.
+    /// Losses of the packets that the contender's interface accepted, in percent.
     pub fn lost_behind_interface_percent(&self) -> f64 {
         100.0 * (self.lost() - self.lost_at_interface) as f64 / (self.sent as f64).max(1.0)
     }
@@ -88,12 +88,12 @@ impl Trial {
         self.sent as f64 / self.seconds
     }
 
-    /// Packets that are missing and that no counter shows as lost. Less than nothing where a contender counts twice.
+    /// Missing packets that no counter shows as lost. Negative if a contender counts packets twice.
     pub fn unexplained(&self) -> i64 {
         self.lost() as i64 - self.lost_at_interface as i64 - self.lost_reported.unwrap_or(0) as i64
     }
 
-    /// Whether others had so much of the machine that the run says little.
+    /// Whether the run was disturbed so much that it has little meaning.
     pub fn is_disturbed(&self) -> bool {
         match self.outside {
             Some(outside) => outside.is_disturbance,
@@ -104,14 +104,14 @@ impl Trial {
 
 /// Who sends.
 pub trait Sender {
-    /// Sends everything, and tells how much and how long it took in seconds.
+    /// Sends all frames, and returns their number and the time in seconds.
     ///
     /// # Errors
     ///
     /// When the kernel refuses.
     fn send(&mut self, bed: &Bed) -> Outcome<(u64, f64)>;
 
-    /// Frames that the interface was given, and those that it lost, of what it counted.
+    /// Frames handed to the interface, and frames that it lost, from its counters.
     fn counted(&self, counters: &Snapshot) -> (u64, u64);
 }
 
@@ -140,15 +140,15 @@ impl Sender for KernelSender {
     }
 }
 
-/// Frames of several flows to each of several queues at once, each queue at a rate of its own. Handed over every
-/// millisecond; what a stall of the sender took is caught up for 10 ms at most.
+/// Frames of several flows to each of several queues at once, with a separate rate for each queue. They are
+/// handed over every millisecond; at most 10 ms of a stall of the sender are caught up.
 #[derive(Debug, Clone)]
 pub struct FlowSender {
     /// Each queue's frames per second.
     pub rates: Vec<f64>,
     /// The source ports of each queue's flows, which take turns.
     pub ports: Vec<Vec<u16>>,
-    /// For how long, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
     /// Their length.
     pub frame_bytes: u16,
@@ -170,7 +170,7 @@ impl Sender for FlowSender {
                 let join = |thread: thread::ScopedJoinHandle<'_, _>| thread.join().expect("no panic in it");
                 threads.into_iter().map(join).sum::<Outcome<u64>>()
             }),
-            // A thread that ends, so that it is known whose time it took.
+            // A separate thread, so that its processor time is known.
             false => thread::scope(|scope| {
                 let sending = scope.spawn(|| send_from_user_space(bed, &mut loads, time));
                 sending.join().expect("no panic in it")
@@ -251,11 +251,11 @@ fn send_from_kernel(bed: &Bed, load: &mut QueueLoad, time: Duration) -> Outcome<
     Ok(load.next_sequence)
 }
 
-/// Lets a contender receive what is sent, `look`s at it when it has everything, and closes the books.
+/// Lets a contender receive the sent frames, calls `look` when it has all of them, and balances the account.
 ///
 /// # Errors
 ///
-/// When the contender cannot run, or the sender's own count is not what its interface counted: then the run is void.
+/// If the contender cannot run, or the sender's own count differs from its interface's: then the run is void.
 pub fn run(
     bed: &Bed,
     contender: &Contender,
@@ -265,7 +265,7 @@ pub fn run(
     between(bed, contender, sender, || (), |(), receiver| look(receiver))
 }
 
-/// The same, watched for disturbances meanwhile, which takes 1 % of the processors' time.
+/// The same, while measuring disturbances, which uses 1 % of the processors' time.
 ///
 /// # Errors
 ///

@@ -29,7 +29,8 @@ pub const NUMBERED: [&str; 2] = ["README.md", "docs/performance.md"];
 
 const SOURCES: &str = "numbers.csv";
 
-/// What is wrong with the numbers of the pages under `root`: each one that has no source or differs from it.
+/// The errors in the numbers of the pages under `root`: numbers without a source, and numbers that differ from
+/// it.
 pub fn check(root: &Path) -> Result<Vec<String>, PageError> {
     let results = root.join(RESULTS);
     let sources = Data::read(&results.join(SOURCES))?;
@@ -80,7 +81,7 @@ fn prose(page: &str) -> String {
     (kept + rest).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The numbers of a text, each with its place. Digits of a name (`eth1`, `eth1@0`) are none.
+/// The numbers of a text, each with its position. Digits of a name (`eth1`, `eth1@0`) are not numbers.
 fn numbers(text: &str) -> Vec<(usize, &str)> {
     let bytes = text.as_bytes();
     let is_digit = |place: usize| bytes.get(place).is_some_and(u8::is_ascii_digit);
@@ -106,7 +107,7 @@ fn numbers(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
-/// The value of a number as it is written, and half of its last digit. None for dates, addresses and versions.
+/// The value of a written number, and half of its last digit. None for dates, addresses and versions.
 fn value(number: &str) -> Option<(f64, f64)> {
     let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
     let value = number.replace(',', "").parse().ok()?;
@@ -117,7 +118,7 @@ fn values(text: &str) -> Vec<f64> {
     numbers(text).into_iter().filter_map(|(_, number)| Some(value(number)?.0)).collect()
 }
 
-/// In what the phrase differs from its source.
+/// The differences between the phrase and its source.
 fn compare(phrase: &str, source: &str, sources: &Data, results: &Path) -> Result<Vec<String>, PageError> {
     let written: Vec<_> = numbers(phrase).into_iter().map(|(_, number)| number).collect();
     let mut wrong = Vec::new();
@@ -248,7 +249,7 @@ fn select(file: &str, rows: &str, column: &str, results: &Path) -> Result<Vec<Ve
     Ok(found)
 }
 
-/// The files of this name: one, those that a `*` stands for, or the table of a view.
+/// The files with this name: one, those that a `*` matches, or the table of a view.
 fn read(file: &str, results: &Path) -> Result<Vec<Data>, PageError> {
     if file.contains(" + ") {
         let files = file.split(" + ").map(|file| read(file, results));
@@ -300,7 +301,7 @@ fn rates(data: &Data, contenders: &str) -> Option<Vec<f64>> {
 mod tests {
     use super::*;
 
-    /// What is wrong with a page that has this text, these sources, and one file of data.
+    /// The errors of a page with this text, these sources, and one file of data.
     fn wrong(text: &str, sources: &str) -> Vec<String> {
         let root = tempfile::tempdir().unwrap();
         let results = root.path().join(RESULTS);

@@ -1,4 +1,4 @@
-//! Checksums of the data in `docs/results`, so that a change of any number in them is noticed, shown on a page or not.
+//! Checksums of the data in `docs/results`, so that a change of any number is detected, even if no page shows it.
 
 use std::fs;
 use std::path::{Path, PathBuf};

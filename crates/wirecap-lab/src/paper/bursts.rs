@@ -10,10 +10,10 @@ use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, RING, heavy_handler, parall
 pub(super) struct FigureEight;
 /// Figure 9: x = 300.
 pub(super) struct FigureNine;
-/// Figure 10: R and M vary, R x M does not.
+/// Figure 10: R and M vary, R x M is constant.
 pub(super) struct FigureTen;
 
-/// The numbers of packets: the paper's axis, and the two that its text names.
+/// The numbers of packets: the paper's axis, and the two in its text.
 const BURSTS: [u64; 14] = [
     1_000, 2_000, 5_000, 6_000, 10_000, 20_000, 50_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000,
     5_000_000, 10_000_000,
@@ -23,7 +23,7 @@ fn bursts(effort: Effort) -> &'static [u64] {
     effort.choose(&BURSTS[..11], &BURSTS)
 }
 
-/// What engines lose of bursts.
+/// The engines' losses of bursts.
 pub(super) struct Curves {
     engines: Vec<EngineModel>,
     bursts: &'static [u64],
@@ -48,7 +48,7 @@ impl Curves {
         Ok(Self { engines: engines.to_vec(), bursts, drops })
     }
 
-    /// What `engine` loses of `packets`.
+    /// The losses of `engine` of a burst of `packets`.
     pub(super) fn of(&self, engine: EngineModel, packets: u64) -> Drops {
         let curve = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
         let point = self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
@@ -158,7 +158,7 @@ pub(super) const FIGURE_NINE: [EngineModel; 5] = [
     EngineModel::basic(256, 500),
 ];
 
-/// What the text says of Figure 9.
+/// The claims of the text about Figure 9.
 pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<Claim> {
     let of = |engine, packets: u64, printed| {
         let quantity = format!("{engine}, P = {}", wirecap::grouped(packets));
@@ -206,7 +206,7 @@ fn burst_capacity() -> f64 {
     POOL_CELLS * LINE_RATE / (LINE_RATE - HEAVY_HANDLER)
 }
 
-/// The largest burst of which B-(256,100) loses nothing, by halving.
+/// The longest burst of which B-(256,100) loses nothing, by bisection.
 pub(super) fn largest_lossless_burst(seed: u64) -> u64 {
     let is_lossless = |packets| {
         let load = Load::Burst { packets, rate: LINE_RATE };
@@ -252,7 +252,7 @@ impl Experiment for FigureNine {
 pub(super) const FIGURE_TEN: [EngineModel; 3] =
     [EngineModel::basic(64, 400), EngineModel::basic(128, 200), EngineModel::basic(256, 100)];
 
-/// What the text says of Figure 10.
+/// The claims of the text about Figure 10.
 pub(super) fn figure_ten_claim(curves: &Curves) -> Claim {
     let widest = curves.widest();
     let found = format!("{widest:.2} points apart at most");

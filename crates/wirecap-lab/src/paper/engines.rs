@@ -1,4 +1,4 @@
-//! The engines that are compared, and what each loses.
+//! The compared engines and their losses.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use super::{CLOCK_HZ, COPYING_CYCLES, Handler, Load, PF_RING_BUFFER, RING};
 /// A capture engine with its settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum EngineModel {
-    /// PF_RING, whose copy takes so many nanoseconds.
+    /// PF_RING, whose copy takes this many nanoseconds.
     PfRing(f64),
     /// DNA.
     Dna,
-    /// netmap, with a ring of so many descriptors.
+    /// netmap, with a ring of this many descriptors.
     Netmap(usize),
     /// WireCAP.
     WireCap(WireCap),
@@ -31,20 +31,20 @@ pub struct WireCap {
     pub chunks: u32,
     /// Basic, or advanced with T.
     pub mode: Mode,
-    /// Who moves chunks: the paper's capture threads push, wirecap's workers pull.
+    /// How chunks move: the paper's capture threads push, wirecap's workers pull.
     pub sharing: Sharing,
 }
 
-/// What became of all packets.
+/// The account of all packets.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Drops {
     /// The packets.
     pub fate: Fate,
-    /// Packets that another worker than their ring's own processed.
+    /// Packets processed by a worker other than their ring's own.
     pub offloaded: u64,
-    /// From the arrival of a packet until its chunk was processed, at most.
+    /// Maximum time from a packet's arrival until its chunk was processed.
     pub longest_delay: Duration,
-    /// The most packets that waited in one queue.
+    /// The maximum number of packets that waited in one queue.
     pub max_backlog: u32,
 }
 
@@ -75,9 +75,9 @@ impl Drops {
 }
 
 impl EngineModel {
-    /// PF_RING with the copy that experiments take for it.
+    /// PF_RING with the cost of a copy used by the experiments.
     pub const PF_RING: Self = Self::PfRing(COPYING_CYCLES / CLOCK_HZ * 1e9);
-    /// netmap with the ring that the paper says.
+    /// netmap with the paper's ring size.
     pub const NETMAP: Self = Self::Netmap(RING);
 
     /// WireCAP-B-(M,R).
@@ -85,20 +85,20 @@ impl EngineModel {
         Self::WireCap(WireCap { chunk_cells, chunks, mode: Mode::Basic, sharing: Sharing::Pull })
     }
 
-    /// WireCAP-A-(M,R,T) as the paper has it: capture threads push chunks to others.
+    /// WireCAP-A-(M,R,T) as in the paper: capture threads push chunks to others.
     pub const fn pushing(chunk_cells: u32, chunks: u32, threshold: f64) -> Self {
         let mode = Mode::Advanced(threshold);
         Self::WireCap(WireCap { chunk_cells, chunks, mode, sharing: Sharing::Push })
     }
 
-    /// WireCAP-A-(M,R,T) as wirecap does it: workers pull chunks from others above T.
+    /// WireCAP-A-(M,R,T) as in wirecap: workers pull chunks from others above T.
     pub const fn pulling(chunk_cells: u32, chunks: u32, threshold: f64) -> Self {
         let mode = Mode::Advanced(threshold);
         Self::WireCap(WireCap { chunk_cells, chunks, mode, sharing: Sharing::Pull })
     }
 
-    /// What becomes of what arrives at each queue, where `handler` handles each queue's packets on a
-    /// processor of its own.
+    /// The account of the packets of each queue, if `handler` processes each queue's packets on a separate
+    /// processor.
     pub fn receive(&self, loads: &[Load], handler: Handler, seed: u64) -> Drops {
         let handler_nanos = handler.nanos;
         let alone = |receive: &dyn Fn(&Load) -> Fate| {
@@ -128,17 +128,17 @@ fn sum(a: Fate, b: Fate) -> Fate {
 }
 
 impl WireCap {
-    /// The same on the engine's own code, with workers to whom `mishaps` happen.
+    /// The same with the engine's own code, and with `mishaps` of workers.
     ///
     /// # Panics
     ///
-    /// If the engine breaks a promise.
+    /// If the engine violates a guarantee.
     pub fn receive(&self, loads: &[Load], handler: Handler, seed: u64, mishaps: Vec<Mishap>) -> Drops {
         let queues = loads.len();
         let settings = SimSettings {
             rings: queues,
             workers: queues,
-            // Cells hold a packet's number, and its time in front of it.
+            // Cells contain a packet's number, after its timestamp.
             geometry: Geometry { chunk_cells: self.chunk_cells, chunks: self.chunks, cell_bytes: 16 },
             mode: self.mode,
             descriptors: RING as u32,

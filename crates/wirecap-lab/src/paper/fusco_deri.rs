@@ -1,5 +1,5 @@
-//! Tables 2 and 3 of Fusco and Deri, as far as a model can carry them: two stages, a kernel that copies
-//! and an application that counts, on one processor each.
+//! Tables 2 and 3 of Fusco and Deri, as far as a model can reproduce them: two stages, a copying kernel and a
+//! counting application, on one processor each.
 
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table};
 
@@ -23,8 +23,8 @@ const PLATFORMS: [Platform; 2] = [
     Platform { name: "high-end", one_thread: 1326.0, setups: [1100.0, 708.0, 1488.0] },
 ];
 
-/// Setup C: where one thread did both stages in turn, two that work at the same time are at most twice as
-/// fast, and no faster than the wire.
+/// Setup C: compared with one thread that executes both stages in turn, two concurrent threads are at most
+/// twice as fast, and no faster than the wire.
 fn two_stages(one_thread: f64) -> f64 {
     (2.0 * one_thread).min(WIRE_KPPS)
 }
@@ -47,7 +47,7 @@ pub(super) fn claims() -> Vec<Claim> {
     ));
     for Platform { name, one_thread, setups } in PLATFORMS {
         let (bound, printed) = (two_stages(one_thread), setups[2]);
-        // Between what one thread does and the bound, nearer to the bound.
+        // Between the rate of one thread and the bound, nearer to the bound.
         let holds = printed <= bound && printed > (one_thread + bound) / 2.0;
         claims.push(
             Claim::holds(

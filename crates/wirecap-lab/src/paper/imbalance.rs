@@ -108,7 +108,7 @@ impl Experiment for FigureThree {
 
 pub(super) const QUEUES: [u32; 3] = [4, 5, 6];
 
-/// What engines lose of the trace on several numbers of queues.
+/// The engines' losses of the trace with several numbers of queues.
 pub(super) struct Grid {
     engines: Vec<EngineModel>,
     /// By engine, then by number of queues.
@@ -116,7 +116,7 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Has `engines` receive the traces, each on a number of queues.
+    /// Runs `engines` with the traces, each with its number of queues.
     pub(super) fn simulate(
         run: &Run<'_>,
         engines: &[EngineModel],
@@ -183,8 +183,8 @@ impl Grid {
         table
     }
 
-    /// Whether on every number of queues each of `engines` loses no less than the next one; and what they
-    /// lose on the fewest.
+    /// Whether each of `engines` loses at least as much as the next one with every number of queues; and their
+    /// losses with the fewest.
     pub(super) fn order(&self, engines: &[EngineModel]) -> (bool, String) {
         let rates = |engine: EngineModel| self.of(engine).iter().map(Drops::rate);
         let above =
@@ -201,7 +201,7 @@ pub(super) const THRESHOLDS: [f64; 4] = [0.6, 0.7, 0.8, 0.9];
 
 type MakeAdvanced = fn(u32, u32, f64) -> EngineModel;
 
-/// The paper's way to share load, and wirecap's.
+/// Load sharing as in the paper, and as in wirecap.
 pub(super) const WAYS: [(&str, MakeAdvanced); 2] =
     [("pushed", EngineModel::pushing), ("pulled", EngineModel::pulling)];
 
@@ -214,7 +214,7 @@ pub(super) fn engines() -> Vec<EngineModel> {
     RIVALS.into_iter().chain(BASIC).chain(advanced).collect()
 }
 
-/// What text and curves of Figure 11 or 13 say of the order of the engines.
+/// The order of the engines according to text and curves of Figure 11 or 13.
 fn order_claims(grid: &Grid, rivals: &[EngineModel]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for &rival in rivals {
@@ -295,7 +295,7 @@ impl Experiment for FiguresElevenAndTwelve {
         let traces = QUEUES.map(|queues| Trace::standard(run.seed, queues));
         let grid = Grid::simulate(run, &engines(), &traces, Handler::HEAVY)?;
         let sixty = WAYS.map(|(_, make)| [make(256, 100, 0.6), make(256, 500, 0.6)]);
-        // Eight curves can be told apart.
+        // Eight curves can be distinguished.
         let eleven: Vec<EngineModel> =
             RIVALS.into_iter().chain(BASIC).chain([sixty[0][0], sixty[0][1], sixty[1][0]]).collect();
         let twelve: Vec<EngineModel> = WAYS

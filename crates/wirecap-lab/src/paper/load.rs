@@ -1,4 +1,4 @@
-//! What arrives at a queue.
+//! The packets that arrive at a queue.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use wirecap::sim::Arrivals;
 
 use crate::traffic::{HashKey, Model, Rss};
 
-/// What arrives at one queue.
+/// The packets that arrive at one queue.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Load {
-    /// So many packets at an even rate, and then nothing.
+    /// This many packets at a constant rate, then none.
     Burst {
         /// Packets.
         packets: u64,
         /// Packets per second.
         rate: f64,
     },
-    /// Packets at these times, in nanoseconds from the start, which ascend.
+    /// Packets at these ascending times, in nanoseconds from the start.
     Recorded(Arc<[u64]>),
 }
 
@@ -31,7 +31,7 @@ impl Load {
         }
     }
 
-    /// When packet number `index` arrives, in nanoseconds from the start.
+    /// The arrival time of packet `index`, in nanoseconds from the start.
     fn time(&self, index: u64) -> u64 {
         match self {
             Self::Burst { rate, .. } => (index as f64 * 1e9 / rate) as u64,
@@ -39,7 +39,7 @@ impl Load {
         }
     }
 
-    /// When packets arrive, in nanoseconds from the start.
+    /// The arrival times, in nanoseconds from the start.
     pub fn times(&self) -> impl Iterator<Item = u64> {
         (0..self.packets()).map(|index| self.time(index))
     }
@@ -69,17 +69,17 @@ impl Load {
 /// The standard trace on a number of queues.
 #[derive(Debug, Clone)]
 pub struct Trace {
-    /// What arrives at each queue.
+    /// The packets that arrive at each queue.
     pub queues: Vec<Load>,
 }
 
 impl Trace {
-    /// The standard trace of `seed`, spread over `queues` queues as a NIC's hash does.
+    /// The standard trace of `seed`, distributed over `queues` queues by a NIC's hash.
     pub fn standard(seed: u64, queues: u32) -> Self {
         Self::standard_part(seed, queues, Duration::ZERO..Duration::MAX)
     }
 
-    /// Its packets of that time, which is then the beginning.
+    /// Its packets in this period, with times relative to its start.
     pub fn standard_part(seed: u64, queues: u32, part: Range<Duration>) -> Self {
         let (start, end) = (part.start.as_nanos() as u64, part.end.as_nanos());
         let stream = Model::standard(seed).stream();

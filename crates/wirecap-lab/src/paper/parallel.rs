@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::experiment::{Run, RunError};
 
-/// What `work` makes of each of `jobs`, in their order whichever is done first; `name` says what is being done.
+/// The results of `work` for each of `jobs`, in the order of the jobs; `name` describes the current job.
 pub(super) fn map<J: Sync, R: Send>(
     run: &Run<'_>,
     jobs: &[J],
@@ -29,7 +29,7 @@ pub(super) fn map<J: Sync, R: Send>(
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work_off)).collect();
         let ended = workers.into_iter().map(|worker| worker.join().expect("a simulation does not panic"));
-        // All are joined, also after one was stopped.
+        // All threads are joined, even after one was stopped.
         ended.collect::<Vec<_>>().into_iter().collect::<Result<(), RunError>>()
     })?;
     let results = results.into_inner().expect("no thread panics while it has this");

@@ -1,9 +1,9 @@
-//! Models of the engines that the WireCAP paper compares itself with, as its section 2.1 describes them:
-//! what becomes of the packets of one receive queue, whose handler has a processor of its own.
+//! Models of the engines with which the WireCAP paper compares WireCAP, as described in its section 2.1, for
+//! the packets of one receive queue whose handler has a separate processor.
 
 use std::collections::VecDeque;
 
-/// What became of the packets of one queue.
+/// The account of the packets of one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Fate {
     /// Packets that arrived.
@@ -15,12 +15,12 @@ pub struct Fate {
 }
 
 /// PF_RING: the kernel copies each packet from the NIC's ring into a larger buffer, from which the
-/// application reads. Both do so on one processor, and the kernel goes first: that is receive livelock.
+/// application reads. Both run on one processor, and the kernel has priority, which causes receive livelock.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TypeOne {
     /// Descriptors of the NIC's ring.
     pub ring: usize,
-    /// Packets that the buffer holds.
+    /// Capacity of the buffer in packets.
     pub buffer: usize,
     /// The kernel's nanoseconds per packet.
     pub copy_nanos: f64,
@@ -32,19 +32,19 @@ pub struct TypeOne {
 struct Copying {
     engine: TypeOne,
     fate: Fate,
-    /// When the packets in the NIC's ring will have been copied.
+    /// The times at which the packets in the NIC's ring will have been copied.
     copied_at: VecDeque<f64>,
-    /// When the kernel has nothing left to copy.
+    /// The time at which the kernel has copied all packets.
     kernel_idle_at: f64,
-    /// Packets in the buffer, the one that is being handled included.
+    /// Packets in the buffer, including the one that is being processed.
     buffered: usize,
-    /// What of the application's time the packet in hand has had.
+    /// The processing time that the current packet has already had.
     spent: f64,
     now: f64,
 }
 
 impl TypeOne {
-    /// What becomes of packets that arrive at `times`, in nanoseconds.
+    /// The account of packets that arrive at `times`, in nanoseconds.
     pub fn receive(self, times: impl Iterator<Item = u64>) -> Fate {
         let mut copying = Copying {
             engine: self,
@@ -73,7 +73,7 @@ impl Copying {
         self.copied_at.push_back(self.kernel_idle_at);
     }
 
-    /// Copies what there is to copy, and then lets the application work. Nothing arrives until then.
+    /// Copies all waiting packets, and then runs the application until `now`. No packets arrive before that.
     fn go_on_until(&mut self, time: f64) {
         while self.copied_at.front().is_some_and(|copied| *copied <= time) {
             self.copied_at.pop_front();
@@ -106,27 +106,27 @@ impl Copying {
 pub enum Release {
     /// After each packet: DNA.
     EachPacket,
-    /// All that were found, when all of them have been handled and the application asks the kernel for
-    /// more: netmap's NIOCRXSYNC (Rizzo, USENIX ATC 2012, section 4).
+    /// All found descriptors at once, when their packets have been processed and the application requests more
+    /// from the kernel: netmap's NIOCRXSYNC (Rizzo, USENIX ATC 2012, section 4).
     EachSync,
 }
 
-/// DNA and netmap: the application reads packets in the NIC's ring itself, which is all the room there is.
+/// DNA and netmap: the application reads packets in the NIC's ring, which is the only buffer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TypeTwo {
     /// Descriptors of the NIC's ring.
     pub ring: usize,
-    /// When they are used again.
+    /// When they are reused.
     pub release: Release,
     /// The application's nanoseconds per packet.
     pub handler_nanos: f64,
 }
 
 impl TypeTwo {
-    /// What becomes of packets that arrive at `times`, in nanoseconds.
+    /// The account of packets that arrive at `times`, in nanoseconds.
     pub fn receive(self, times: impl Iterator<Item = u64>) -> Fate {
         let mut fate = Fate::default();
-        // Packets in the ring, and of these the ones that are released at `released_at`.
+        // Number of packets in the ring, and of those that are released at `released_at`.
         let (mut used, mut in_hand, mut released_at) = (0_usize, 0_usize, 0.0_f64);
         for time in times.map(|time| time as f64) {
             while in_hand > 0 && released_at <= time {
@@ -148,7 +148,7 @@ impl TypeTwo {
         fate
     }
 
-    /// How many of `waiting` packets the application handles until it releases them.
+    /// Number of `waiting` packets that the application processes before it releases them.
     fn take(self, waiting: usize) -> usize {
         match self.release {
             Release::EachPacket => waiting.min(1),
@@ -201,7 +201,8 @@ mod tests {
         }
     }
 
-    /// A sync while a burst comes finds its beginning only; the rest must find room while that is handled.
+    /// A sync during a burst finds only its beginning; the rest must find room while the beginning is
+    /// processed.
     #[test]
     fn late_released_descriptors_lose_packets() {
         // Five packets, of which the first is taken at once and the other four afterwards, then seven more.
@@ -222,7 +223,7 @@ mod tests {
     fn a_kernel_that_only_copies_starves_the_application() {
         let fate = type_one(50.0).receive(even(100_000, 25));
         assert!((49_900..50_100).contains(&fate.capture_drops), "{fate:?}");
-        // But for the buffer, whatever was copied is lost: that is livelock.
+        // All copied packets except a full buffer are lost: livelock.
         assert_eq!(fate.delivery_drops, 100_000 - fate.capture_drops - 20);
     }
 }

@@ -1,10 +1,9 @@
 //! Figure 14: two NICs that forward to each other until the system's bus is saturated.
 //!
-//! The paper names three mechanisms and gives no number for any: the bus carries 20 million packets/s and
-//! not 30; WireCAP does more per packet than DNA; large pools cost page-table walks. But its results say
-//! between which two values each number must lie. The model takes the middle, so it can only show that
-//! these mechanisms give the curves that the paper describes; it predicts nothing. The engine's own code
-//! plays no part in it: it has no bus.
+//! The paper names three mechanisms without numbers: the bus carries 20 million packets/s and not 30; WireCAP
+//! does more per packet than DNA; large pools cost page-table walks. But its results imply a range for each
+//! number. The model uses the middle, so it can only show that these mechanisms produce the curves that the
+//! paper describes; it predicts nothing. It does not use the engine's code, which has no bus.
 
 use crate::chart::lines::{Axis, Curve, Lines};
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
@@ -14,7 +13,7 @@ pub(super) struct FigureFourteen;
 
 const NICS: f64 = 2.0;
 pub(super) const QUEUES: [u32; 6] = [1, 2, 3, 4, 5, 6];
-/// Bytes on the wire besides the frame: preamble, gap.
+/// Bytes on the wire in addition to the frame: preamble, gap.
 const OVERHEAD_BYTES: f64 = 20.0;
 const WIRE_BITS_PER_SECOND: f64 = 10e9;
 
@@ -31,19 +30,19 @@ struct Bracket {
 }
 
 impl Bracket {
-    /// The number that is `share` of the way from the low end to the high one.
+    /// The number at `share` of the range from the low end to the high end.
     fn at(self, share: f64) -> f64 {
         self.low + share * (self.high - self.low)
     }
 }
 
-/// What the bus carries, in packets per second: all of 100 bytes, not all of 64.
+/// The capacity of the bus, in packets per second: sufficient for packets of 100 bytes, not of 64.
 fn bus_bracket() -> Bracket {
     Bracket { low: offered(100.0), high: offered(64.0) }
 }
 
-/// WireCAP's seconds per packet on its one processor: few enough for all packets of 100 bytes, and more
-/// than what the bus allows, since with one queue DNA loses less.
+/// WireCAP's seconds per packet on its one processor: short enough for all packets of 100 bytes, and longer
+/// than the bus requires, because DNA loses less with one queue.
 fn processor_bracket(bus: f64) -> Bracket {
     Bracket { low: NICS / bus, high: NICS / offered(100.0) }
 }
@@ -78,7 +77,7 @@ impl Contender {
         }
     }
 
-    /// The drop rate in percent, where the bus is `share` of the way through its bracket.
+    /// The drop rate in percent, with the bus at `share` of its range.
     pub(super) fn lost(self, frame_bytes: u32, queues: u32, share: f64) -> f64 {
         let bus = bus_bracket().at(share);
         let limit = match self {
@@ -90,14 +89,14 @@ impl Contender {
             }
         };
         let offered = offered(f64::from(frame_bytes));
-        // Of packets of 100 bytes all pass, whatever the middle of a bracket says of its end.
+        // All packets of 100 bytes pass, even if the middle of a range is below its end.
         let lost = 100.0 * (1.0 - limit / offered);
         lost.max(0.0)
     }
 }
 
 const CONTENDERS: [Contender; 3] = [Contender::Dna, Contender::WireCap(100), Contender::WireCap(500)];
-/// The shares of the bracket for which the order of the curves is looked at.
+/// The shares of the range for which the order of the curves is checked.
 pub(super) const SHARES: [f64; 3] = [0.25, 0.5, 0.75];
 
 fn curve(contender: Contender, frame_bytes: u32) -> Curve {
@@ -105,7 +104,7 @@ fn curve(contender: Contender, frame_bytes: u32) -> Curve {
     Curve::new(contender.name(frame_bytes), QUEUES.map(point))
 }
 
-/// What the text says of the curves, for every bus that the band has.
+/// The claims of the text about the curves, for every bus in the band.
 pub(super) fn claims() -> Vec<Claim> {
     let always = |holds: &dyn Fn(f64) -> bool| SHARES.into_iter().all(holds);
     let lost = |contender: Contender, queues, share| contender.lost(64, queues, share);

@@ -1,4 +1,4 @@
-//! The paper's way of sharing load beside wirecap's: capture threads that push, workers that pull.
+//! Load sharing as in the paper compared with wirecap's: capture threads that push, workers that pull.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, heavy_handler, parallel};
 /// Push beside pull.
 pub(super) struct PushAndPull;
 
-/// What happens to a group of workers.
+/// The load and the mishaps of a group of workers.
 pub(super) struct Scene {
     name: &'static str,
     loads: Vec<Load>,
@@ -30,7 +30,7 @@ impl Scene {
 const SECONDS: f64 = 20.0;
 const CHUNK_CELLS: u32 = 256;
 
-/// An even load, in parts of what a handler can do.
+/// A constant load, as a multiple of a handler's capacity.
 fn even(share: f64) -> Load {
     let rate = share * HEAVY_HANDLER;
     Load::Burst { packets: (rate * SECONDS) as u64, rate }
@@ -62,7 +62,7 @@ const OVERLOADED: &str = "all together overloaded: one at 200 %, three at 80 %";
 
 pub(super) const WAYS: [Sharing; 2] = [Sharing::Push, Sharing::Pull];
 
-/// What becomes of each scene, pushed and pulled.
+/// The results of each scene, pushed and pulled.
 pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Vec<[Drops; 2]>, RunError> {
     let jobs: Vec<_> = scenes.iter().flat_map(|scene| WAYS.map(|sharing| (scene, sharing))).collect();
     let receive = |(scene, sharing): &(&Scene, Sharing)| {
@@ -74,7 +74,7 @@ pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Vec<[Drops; 2]
     Ok(drops.chunks(2).map(|pair| [pair[0], pair[1]]).collect())
 }
 
-/// What the group promises, however load is shared.
+/// The group's guarantees, for both ways of sharing load.
 pub(super) fn claims(scenes: &[Scene], drops: &[[Drops; 2]]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (scene, [push, pull]) in scenes.iter().zip(drops) {

@@ -1,4 +1,4 @@
-//! Table 1: what existing engines lose on the trace.
+//! Table 1: the losses of existing engines on the trace.
 
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
 use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
@@ -6,10 +6,10 @@ use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 use super::engines::{Drops, EngineModel};
 use super::{COPYING_CYCLES, COPYING_STAGE_NANOS, Handler, Trace, heavy_handler, parallel};
 
-/// Table 1, and what its section says of x = 0.
+/// Table 1, and the claims of its section about x = 0.
 pub(super) struct TableOne;
 
-/// What the paper prints: engine, queue, capture drops, delivery drops, in percent.
+/// The published values: engine, queue, capture drops, delivery drops, in percent.
 pub(super) const PRINTED: [(EngineModel, u32, f64, f64); 6] = [
     (EngineModel::NETMAP, TOLD_HOT_QUEUE, 46.5, 0.0),
     (EngineModel::Dna, TOLD_HOT_QUEUE, 50.1, 0.0),
@@ -19,10 +19,10 @@ pub(super) const PRINTED: [(EngineModel, u32, f64, f64); 6] = [
     (EngineModel::PF_RING, TOLD_BURSTY_QUEUE, 0.8, 0.0),
 ];
 
-/// What ixgbe gives a ring unless it is told otherwise.
+/// The default ring size of ixgbe.
 const DRIVERS_OWN_RING: usize = 512;
 
-/// What is found instead of [`PRINTED`], and what the reasons of differences rest on.
+/// The results compared with [`PRINTED`], and the basis of the reasons for differences.
 pub(super) struct Found {
     pub(super) printed: Vec<Drops>,
     idle: Vec<Drops>,
@@ -99,7 +99,7 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
     claims
 }
 
-/// What the text says of x = 0.
+/// The claims of the text about x = 0.
 fn idle_claims(idle: &[Drops]) -> Vec<Claim> {
     let lost = |wanted: fn(&EngineModel) -> bool| {
         let drops = PRINTED.iter().zip(idle).filter(|((engine, ..), _)| wanted(engine));
@@ -160,10 +160,10 @@ impl Experiment for TableOne {
     }
 }
 
-/// How many other seeds are tried, to see how much hangs on chance.
+/// Number of other seeds, to determine the effect of randomness.
 const OTHER_SEEDS: u64 = 5;
 
-/// What is found with other seeds: by seed, then by row of [`PRINTED`].
+/// The results with other seeds: by seed, then by row of [`PRINTED`].
 struct Spread(Vec<Vec<Drops>>);
 
 impl Spread {

@@ -1,7 +1,7 @@
-//! What must hold between paper and simulation.
+//! The required agreement between paper and simulation.
 //!
-//! In a debug build the engine checks every cell of every post, and a packet takes ten times as long. So that
-//! runs less of the trace; `make test` runs all of it in a release build.
+//! In a debug build the engine checks every posted cell, and a packet takes ten times as long. So a debug build
+//! runs a part of the trace; `make test` runs all of it in a release build.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn table_1_is_within_five_points() {
     let found = table_one::simulate(&run(Effort::Quick)).unwrap();
     let claims = table_one::claims(&found);
     check(&claims);
-    // What cannot be derived is named, and is not more than that.
+    // The underivable results are listed, and there are no others.
     let open: Vec<&str> = claims
         .iter()
         .filter(|claim| claim.verdict == Verdict::NotDerivable)
@@ -109,7 +109,7 @@ fn figures_11_to_13_are_as_the_paper_says() {
     check(&imbalance::figure_eleven_claims(&grid));
     let twelve = imbalance::figure_twelve_claims(&grid);
     check(&twelve[..1]);
-    // A finding: where workers pull, and the whole group has more than it can process, a lower T loses a little more.
+    // A finding: if workers pull and the whole group is overloaded, a lower T loses slightly more.
     assert_eq!(twelve[1].verdict, Verdict::Differs, "{:#?}", twelve[1]);
     assert!(twelve[1].quantity.ends_with("pulled"));
     check(&imbalance::FigureThirteen.run(&run(Effort::Quick)).unwrap().claims);

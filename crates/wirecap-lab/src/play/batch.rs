@@ -1,9 +1,9 @@
-//! Frames side by side in one buffer.
+//! Frames one after the other in one buffer.
 
-/// A batch takes so many frames.
+/// Maximum number of frames of a batch.
 const FRAMES_MAX: usize = 256;
 
-/// Frames with the times when they are due and the queues that they go to.
+/// Frames with their times and queues.
 #[derive(Clone, Default, Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -14,16 +14,16 @@ pub struct Batch {
 struct Entry {
     due_ns: u64,
     queue: u32,
-    /// Where its bytes end; they begin where those of the one before it end.
+    /// The end of its bytes, which begin at the end of the previous frame.
     end: usize,
 }
 
 /// A frame of a [`Batch`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatchFrame<'a> {
-    /// When it is due, in nanoseconds from the start.
+    /// Its time, in nanoseconds from the start.
     pub due_ns: u64,
-    /// The outlet's queue that it goes to.
+    /// The outlet's queue that sends it.
     pub queue: u32,
     /// Its bytes, Ethernet header included, without checksum.
     pub bytes: &'a [u8],
@@ -36,7 +36,7 @@ impl Batch {
         self.frames.push(Entry { due_ns, queue, end: self.bytes.len() });
     }
 
-    /// Adds a frame made of several pieces, which `finish` may change before it says where it goes.
+    /// Adds a frame made of several pieces. `finish` may change it, and returns its queue.
     pub fn push_pieces(&mut self, pieces: &[&[u8]], due_ns: u64, finish: impl FnOnce(&mut [u8]) -> u32) {
         let start = self.bytes.len();
         pieces.iter().for_each(|piece| self.bytes.extend_from_slice(piece));

@@ -11,17 +11,17 @@ pub trait Outlet: Send {
     ///
     /// # Errors
     ///
-    /// [`SendError`] if the kernel takes no more.
+    /// [`SendError`] if the kernel accepts no more.
     fn push(&mut self, queue: u32, frame: &[u8]) -> Result<(), SendError>;
 
-    /// Has the kernel take all that was pushed.
+    /// Hands all pushed frames to the kernel.
     ///
     /// # Errors
     ///
     /// As [`push`](Self::push).
     fn hand_over(&mut self) -> Result<(), SendError>;
 
-    /// As [`hand_over`](Self::hand_over), and waits until the kernel is done with all of it.
+    /// As [`hand_over`](Self::hand_over), and waits until the kernel has completed all frames.
     ///
     /// # Errors
     ///
@@ -29,7 +29,7 @@ pub trait Outlet: Send {
     fn finish(&mut self) -> Result<(), SendError>;
 }
 
-/// AF_XDP sockets on the first queues of an interface: frames of any content, each on the queue wanted.
+/// AF_XDP sockets on the first queues of an interface: frames of any content, each on a selected queue.
 #[derive(Debug)]
 pub struct XdpOutlet {
     senders: Vec<AfXdpSender>,
@@ -40,7 +40,7 @@ impl XdpOutlet {
     ///
     /// # Errors
     ///
-    /// [`SetupError`] if a queue does not exist or is taken, or the privilege is missing.
+    /// [`SetupError`] if a queue does not exist or is in use, or the privilege is missing.
     pub fn on(interface: &Interface, queue_count: u32) -> Result<Self, SetupError> {
         let senders = (0..queue_count).map(|queue| AfXdpSender::on(interface, queue));
         Ok(Self { senders: senders.collect::<Result<_, _>>()? })
@@ -65,8 +65,8 @@ impl Outlet for XdpOutlet {
     }
 }
 
-/// Frames copied out of a map inside the kernel: several times as fast as [`XdpOutlet`], on one queue, and
-/// only to who receives XDP frames. The thread that plays is bound to a CPU.
+/// Frames copied from a map inside the kernel: several times as fast as [`XdpOutlet`], on one queue, and only
+/// to receivers of XDP frames. The sending thread is bound to a CPU.
 #[derive(Debug)]
 pub struct KernelOutlet {
     sender: KernelSender,

@@ -2,30 +2,30 @@
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 
-/// How fast frames follow each other.
+/// The pace of frames.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Pace {
-    /// As recorded, so many times as fast.
+    /// As recorded, multiplied by this factor.
     Recorded(f64),
-    /// So many frames per second at even distances.
+    /// This many frames per second at equal intervals.
     FramesPerSecond(u64),
-    /// So many bits per second, of frames without Ethernet's preamble, gap and checksum.
+    /// This many bits per second, of frames without Ethernet preamble, gap and checksum.
     BitsPerSecond(u64),
     /// One behind the other.
     Top,
 }
 
-/// Turns the times at which frames were recorded into those at which they are due.
+/// Converts the recorded times of frames to the times at which they are due.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     pace: Pace,
-    /// The longest distance that is kept between two frames as recorded.
+    /// The longest pause that is kept between two frames as recorded.
     pause_max_ns: u64,
     /// The latest recorded time in this round.
     latest_ns: Option<u64>,
-    /// How far the recording is, in its own time, all rounds together.
+    /// The position in the recording's time, over all rounds.
     position_ns: u64,
-    /// Where this round began, and frames since then.
+    /// The start of this round, and the number of frames since then.
     round: (u64, u64),
     frames: u64,
     bits: u64,
@@ -38,13 +38,13 @@ impl Schedule {
         Self { pace, pause_max_ns, latest_ns, position_ns: 0, round, frames: 0, bits: 0 }
     }
 
-    /// When the next frame is due, in nanoseconds from the start. One that was recorded before its
-    /// predecessor, or at no time, is due together with that.
+    /// The time of the next frame, in nanoseconds from the start. A frame that was recorded before its
+    /// predecessor, or has no time, is due together with it.
     pub fn due_ns(&mut self, recorded_ns: Option<u64>, frame_bytes: usize) -> u64 {
         let recorded_ns = recorded_ns.or(self.latest_ns).unwrap_or(0);
         let latest_ns = self.latest_ns.unwrap_or(recorded_ns);
         let pause_ns = recorded_ns.saturating_sub(latest_ns).min(self.pause_max_ns);
-        // What a damaged file has for times may be centuries, and some rounds of it more than there is room for.
+        // The times in a damaged file may span centuries, and some rounds of it may overflow.
         self.position_ns = self.position_ns.saturating_add(pause_ns);
         self.latest_ns = Some(latest_ns.max(recorded_ns));
         let (frames, bits) = (self.frames, self.bits);
@@ -59,7 +59,7 @@ impl Schedule {
         }
     }
 
-    /// The recording begins anew, at its mean distance of frames behind its last frame.
+    /// The recording restarts, at the mean interval of frames after its last frame.
     pub fn next_round(&mut self) {
         let (start_ns, frames) = self.round;
         if frames > 1 {

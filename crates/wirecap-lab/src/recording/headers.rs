@@ -1,4 +1,4 @@
-//! Where a frame has its addresses and ports.
+//! The positions of addresses and ports in a frame.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ const VLAN_TYPES: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 const VLAN_TAGS_MAX: usize = 2;
 const TYPE_IPV4: u16 = 0x0800;
 const TYPE_IPV6: u16 = 0x86dd;
-/// As many as a datagram may have that follows the recommendation of RFC 8200, section 4.1.
+/// The maximum number in a datagram that follows the recommendation of RFC 8200, section 4.1.
 const EXTENSION_HEADERS_MAX: usize = 6;
 
 /// IP's numbers of protocols and of IPv6's extension headers.
@@ -34,10 +34,10 @@ pub(super) struct Headers {
     /// Of the IP header.
     pub(super) network: usize,
     pub(super) protocol: u8,
-    /// Of what the protocol's number stands for.
+    /// The protocol's header.
     pub(super) transport: usize,
     pub(super) fragment: Fragment,
-    /// A routing header names the true destination: checksums know nothing of the one in the IP header.
+    /// A routing header contains the final destination: checksums do not cover the address in the IP header.
     pub(super) is_routed: bool,
 }
 
@@ -52,12 +52,12 @@ pub(super) enum Fragment {
     /// The datagram is whole.
     No,
     First,
-    /// What it begins with is not a header.
+    /// A later fragment, which does not begin with a header.
     Later,
 }
 
 impl Headers {
-    /// Those of this frame, if it is IP; as far as they are there.
+    /// The headers of this frame, if it is IP, as far as they are complete.
     pub(super) fn of(frame: &[u8]) -> Option<Self> {
         let mut network = ETHERNET_BYTES;
         let mut ether_type = word(frame, network - 2)?;
@@ -108,7 +108,7 @@ impl Headers {
         Some(headers)
     }
 
-    /// Passes over an extension header, if there is one and all of its beginning.
+    /// Skips an extension header, if there is one with a complete beginning.
     fn pass_extension(&mut self, frame: &[u8]) -> bool {
         let Some(header) = frame.get(self.transport..self.transport + 8) else { return false };
         let length = usize::from(header[1]);
@@ -166,13 +166,13 @@ fn fragment(offset: u16, more: bool) -> Fragment {
     }
 }
 
-/// The 16 bits at an offset, if they are there.
+/// The 16 bits at an offset, if they exist.
 pub(super) fn word(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_be_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// The queue that a NIC spreads a frame to: by addresses and ports, by addresses alone where there are no
-/// ports, by nothing where there is no IP.
+/// The queue that a NIC selects for a frame: by addresses and ports, by addresses alone if there are no ports,
+/// by hash 0 if it is not IP.
 pub fn queue_of(rss: &Rss, frame: &[u8]) -> u32 {
     let Some(headers) = Headers::of(frame) else { return rss.queue_of_hash(0) };
     let (source, destination) = headers.source_and_destination(frame);

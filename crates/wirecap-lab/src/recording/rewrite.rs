@@ -1,16 +1,15 @@
 //! Other addresses for each round, so that a short recording becomes many different flows.
 //!
-//! Within a round the change of addresses is one to one: flows stay apart, and the two directions of a
-//! connection stay together. Checksums are updated by the difference (RFC 1624), so that those right before
-//! are right afterwards, and those wrong stay wrong. Addresses inside a payload stay as they are, as do
-//! those of ARP.
+//! Within a round the change of addresses is one to one: different flows stay different, and the two directions
+//! of a connection still match. Checksums are updated incrementally (RFC 1624), so correct ones stay correct
+//! and wrong ones stay wrong. Addresses in payloads and in ARP are unchanged.
 
 use super::headers::{Fragment, Headers, Version, protocol, word};
 
-/// Multiplied with it, numbers below 2^24 change places: no two of them meet. From the golden ratio.
+/// A multiplier that permutes the numbers below 2^24, derived from the golden ratio.
 const SPREAD: u32 = 0x9e_3779;
 
-/// What is done to addresses in one round.
+/// The change of addresses in one round.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Rewriter {
     /// Exclusive-or on an address's last 24 bits.
@@ -18,7 +17,7 @@ pub(super) struct Rewriter {
 }
 
 impl Rewriter {
-    /// That of a round; round 0 changes nothing. After 2^24 rounds they come again.
+    /// The change of a round; round 0 changes nothing. After 2^24 rounds the changes repeat.
     pub(super) fn of_round(round: u64) -> Self {
         Self { mask: (round as u32).wrapping_mul(SPREAD) & 0xff_ffff }
     }
@@ -55,7 +54,7 @@ impl Rewriter {
         }
     }
 
-    /// Changes an address, if it is that of one host, and gives the difference that makes to a sum.
+    /// Changes an address, if it is a unicast address, and returns the resulting difference of a checksum.
     fn change(self, address: &mut [u8]) -> u32 {
         if !is_of_a_host(address) {
             return 0;
@@ -72,7 +71,7 @@ impl Rewriter {
     }
 }
 
-/// Whether it is neither multicast, nor broadcast, nor one of a host's for itself.
+/// Whether it is neither multicast, nor broadcast, nor loopback.
 fn is_of_a_host(address: &[u8]) -> bool {
     match address {
         [first, _, _, _] => !matches!(first, 0 | 127 | 224..),
@@ -80,7 +79,7 @@ fn is_of_a_host(address: &[u8]) -> bool {
     }
 }
 
-/// Where the protocol has a checksum that covers the addresses.
+/// The offset of the protocol's checksum that covers the addresses.
 fn checksum_offset(headers: &Headers) -> Option<usize> {
     match (headers.version, headers.protocol) {
         (_, protocol::TCP) => Some(16),

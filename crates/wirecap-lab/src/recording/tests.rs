@@ -1,4 +1,4 @@
-//! Frames made of recordings, against what their packets were.
+//! Compares frames made from recordings with the recorded packets.
 
 use std::collections::HashSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A savefile in a directory of its own, which goes with it.
+/// A savefile in a separate directory, which is removed with it.
 struct Savefile {
     path: PathBuf,
     _directory: tempfile::TempDir,
@@ -53,7 +53,7 @@ fn whole(packets: impl IntoIterator<Item = Vec<u8>>) -> Vec<(Vec<u8>, u32)> {
     packets.into_iter().map(|packet| (packet.clone(), packet.len() as u32)).collect()
 }
 
-/// All frames, each with its queue and when it is due.
+/// All frames, each with its queue and its time.
 fn frames(path: &Path, settings: Settings) -> (Vec<(Vec<u8>, u32, u64)>, Recording) {
     let mut recording = Recording::open(path, settings).unwrap();
     let (mut frames, mut batch) = (Vec::new(), Batch::default());
@@ -67,7 +67,7 @@ fn frames(path: &Path, settings: Settings) -> (Vec<(Vec<u8>, u32, u64)>, Recordi
     }
 }
 
-/// The one's complement sum of words, which is 0xffff where there is a right checksum among them.
+/// The one's complement sum of words, which is 0xffff if they include a correct checksum.
 fn sum(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let total: u64 =
@@ -79,7 +79,7 @@ fn sum(parts: &[&[u8]]) -> u16 {
     total as u16
 }
 
-/// Which checksums of a whole datagram's frame are right: IP's, and that of what it carries.
+/// Which checksums of a complete datagram are correct: that of IP, and that of its payload.
 fn checksums(frame: &[u8]) -> (Option<bool>, Option<bool>) {
     let Some(headers) = Headers::of(frame) else { return (None, None) };
     let network_bytes = headers.transport - headers.network;
@@ -110,7 +110,7 @@ fn checksums(frame: &[u8]) -> (Option<bool>, Option<bool>) {
     (of_ip, Some(right))
 }
 
-/// An Ethernet frame with a UDP datagram over IPv4, with right checksums.
+/// An Ethernet frame with a UDP datagram over IPv4, with correct checksums.
 fn udp(source: [u8; 4], destination: [u8; 4], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
     let udp_bytes = (8 + payload.len()) as u16;
     let mut ip = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0];
@@ -166,7 +166,7 @@ fn rounds_have_other_addresses_and_right_checksums() {
         addresses.insert(frame[26..34].to_vec());
     }
     assert_eq!(addresses.len(), 2000);
-    // Both directions of a connection go on belonging together.
+    // Both directions of a connection still match.
     assert!(frames.chunks(2).all(|pair| pair[0].0[26..30] == pair[1].0[30..34]));
     assert!(frames.windows(2).all(|pair| pair[0].2 < pair[1].2));
 }
@@ -262,7 +262,7 @@ fn a_recording_in_memory_gives_the_same_as_from_its_file() {
 }
 
 #[test]
-fn a_recording_without_a_frame_ends_though_it_is_to_go_on_for_ever() {
+fn an_endless_loop_of_a_recording_without_frames_ends() {
     let file = savefile(LinkType::ETHERNET, &[(vec![0; 5], 5)]);
     let (frames, recording) = frames(&file.path, Settings { rounds: None, ..settings() });
     assert!(frames.is_empty());
@@ -279,7 +279,7 @@ fn a_truncated_savefile_yields_its_packets_and_the_error() {
     assert!(matches!(recording.into_error(), Some(ReadError::Truncated { .. })));
 }
 
-/// Real traffic, where it is: right checksums stay right in later rounds, and wrong ones wrong.
+/// Real traffic, if available: correct checksums stay correct in later rounds, and wrong ones stay wrong.
 #[test]
 fn checksums_of_real_packets_are_corrected() {
     let folder = std::env::var_os("WIRECAP_TRACES").map_or("../../../shared/traces".into(), PathBuf::from);

@@ -2,12 +2,12 @@
 
 use wirecap::sim::Random;
 
-/// A waiting time of mean `mean` of something that happens at any time alike.
+/// An exponentially distributed waiting time with mean `mean`.
 pub(super) fn exponential(random: &mut Random, mean: f64) -> f64 {
     -mean * libm::log(1.0 - random.unit())
 }
 
-/// Sizes of which half as many are 2^alpha times as large, from `low` to `high`.
+/// Pareto-distributed sizes from `low` to `high` with exponent `alpha`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundedPareto {
     low: f64,
@@ -29,7 +29,7 @@ impl BoundedPareto {
     }
 }
 
-/// So many times of things that happen at any time alike between two times, in ascending order.
+/// This many uniformly distributed times between two times, in ascending order.
 #[derive(Clone, Debug)]
 pub(super) struct Scattered {
     random: Random,
@@ -51,7 +51,7 @@ impl Iterator for Scattered {
         if self.left == 0 {
             return None;
         }
-        // The least of the numbers that are left, each anywhere in what is left of the time.
+        // The minimum of the remaining numbers, which are uniformly distributed in the remaining time.
         let later = libm::pow(1.0 - self.random.unit(), 1.0 / self.left as f64);
         self.time_ns = self.end_ns - (self.end_ns - self.time_ns) * later;
         self.left -= 1;

@@ -13,28 +13,28 @@ const PROTOCOL_UDP: u8 = 17;
 const SOURCE_NETWORK: [u8; 2] = [198, 18];
 const DESTINATION_NETWORK: [u8; 2] = [198, 19];
 const SOURCE_PORT_MIN: u64 = 1024;
-/// Ports that servers listen on; what they mean is of no importance here.
+/// Ports of servers; their meaning does not matter here.
 const SERVER_PORTS: [u16; 4] = [443, 80, 53, 4433];
 
 /// The flows of a model: UDP over IPv4 between addresses reserved for benchmarks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Flows {
     seed: u64,
-    /// Whether flow n comes to queue n modulo [`STANDARD_QUEUES`], rather than anywhere.
+    /// Whether flow n is on queue n modulo [`STANDARD_QUEUES`], instead of a random one.
     dealt: bool,
 }
 
-/// By which flows are dealt to the standard trace's queues.
+/// The hash that assigns flows to the standard trace's queues.
 static STANDARD_RSS: LazyLock<Rss> = LazyLock::new(|| Rss::new(HashKey::Standard, STANDARD_QUEUES));
 
 impl Flows {
-    /// Addresses and ports by chance.
+    /// Random addresses and ports.
     pub(super) fn anywhere(seed: u64) -> Self {
         Self { seed, dealt: false }
     }
 
-    /// Addresses and ports by chance, but flow n comes to queue n modulo [`STANDARD_QUEUES`] where
-    /// there are so many queues and the standard key.
+    /// Random addresses and ports, but flow n is on queue n modulo [`STANDARD_QUEUES`] with that number of
+    /// queues and the standard key.
     pub(super) fn dealt(seed: u64) -> Self {
         Self { seed, dealt: true }
     }
@@ -47,7 +47,7 @@ impl Flows {
         draws.find(fits).expect("draws without end")
     }
 
-    /// Their queues where packets are spread so.
+    /// Their queues with this distribution.
     pub fn queues<'a>(&self, rss: &'a Rss) -> FlowQueues<'a> {
         FlowQueues { flows: *self, rss, known: vec![None; KNOWN_FLOWS] }
     }
@@ -67,15 +67,15 @@ fn draw(random: &mut Random) -> FiveTuple {
     }
 }
 
-/// So many flows' queues are remembered.
+/// Number of flows whose queues are cached.
 const KNOWN_FLOWS: usize = 4096;
 
-/// The queues of [`Flows`], each of which is worked out once as long as not too many others come between.
+/// The queues of [`Flows`], with a cache.
 #[derive(Clone, Debug)]
 pub struct FlowQueues<'a> {
     flows: Flows,
     rss: &'a Rss,
-    /// Flow and queue, in the place of the flow's last bits.
+    /// Flow and queue, at the index of the flow's last bits.
     known: Vec<Option<(u32, u32)>>,
 }
 
@@ -112,7 +112,7 @@ mod tests {
     fn dealt_flows_come_to_their_queues() {
         let rss = Rss::new(HashKey::Standard, STANDARD_QUEUES);
         let mut queues = Flows::dealt(1).queues(&rss);
-        // More than are remembered, and twice.
+        // More than are cached, and twice.
         for flow in (0..6_000).chain(0..6_000) {
             assert_eq!(queues.queue_of(flow), flow % STANDARD_QUEUES);
         }

@@ -11,8 +11,8 @@ const STAMP_BYTES: usize = 14;
 const HEADER_BYTES: usize = 14 + 20 + 8;
 const TTL: u8 = 64;
 
-/// Makes a frame of each arrival: UDP over IPv4, of the flow's addresses and ports, with a [`Stamp`] of its
-/// queue and its number on that queue in front of zeros.
+/// Makes a frame of each arrival: UDP over IPv4 with the flow's addresses and ports, a [`Stamp`] of its queue
+/// and its number on that queue, and zeros.
 #[derive(Debug)]
 pub struct Frames {
     stream: Stream,
@@ -25,18 +25,18 @@ struct Maker {
     flows: Flows,
     rss: Rss,
     macs: [u8; 12],
-    /// Flows' addresses and queues, each in the place of the last bits of its number.
+    /// Flows' addresses and queues, each at the index of the last bits of its number.
     known: Vec<Option<(u32, FiveTuple, u32)>>,
     /// The number of each queue's next frame.
     sequences: Vec<u64>,
     frame: Vec<u8>,
 }
 
-/// So many flows are remembered.
+/// Number of cached flows.
 const KNOWN_FLOWS: usize = 4096;
 
 impl Frames {
-    /// Frames of what arrives before `end_ns`, spread over queues by `rss`, from one hardware address to
+    /// Frames of the arrivals before `end_ns`, distributed over queues by `rss`, from one hardware address to
     /// another.
     pub fn new(stream: Stream, rss: Rss, source_mac: [u8; 6], destination_mac: [u8; 6], end_ns: u64) -> Self {
         let maker = Maker {
@@ -55,7 +55,7 @@ impl Source for Frames {
     fn fill(&mut self, batch: &mut Batch) {
         while !batch.is_full() {
             let Some(arrival) = self.stream.next().filter(|arrival| arrival.time_ns < self.end_ns) else {
-                // Nor is there anything behind it.
+                // No frames follow it.
                 self.end_ns = 0;
                 return;
             };
@@ -66,7 +66,7 @@ impl Source for Frames {
 }
 
 impl Maker {
-    /// Makes a frame of this flow and length, and gives its queue.
+    /// Makes a frame of this flow and length, and returns its queue.
     fn make(&mut self, flow: u32, frame_bytes: usize) -> u32 {
         let (tuple, queue) = self.look_up(flow);
         let sequence = &mut self.sequences[queue as usize];

@@ -1,4 +1,4 @@
-//! The patterns that have no trace behind them.
+//! The patterns that are not based on a trace.
 
 use wirecap::sim::Random;
 
@@ -7,13 +7,13 @@ use super::{Arrival, Model};
 
 const NANOS_PER_SECOND: f64 = 1e9;
 
-/// A wire of 10 Gbit/s, on which no frame begins before the last one has ended.
+/// A wire of 10 Gbit/s, on which a frame begins after the end of the previous one.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Wire {
     free_at_ns: u64,
 }
 
-/// What a frame takes on the wire besides itself: preamble, checksum and the gap that follows.
+/// Additional bytes of a frame on the wire: preamble, checksum and gap.
 const WIRE_OVERHEAD_BYTES: u64 = 24;
 
 impl Wire {
@@ -28,12 +28,12 @@ impl Wire {
 /// The share of the hot flow, in percent.
 pub(super) const HOT_SHARE: u64 = 80;
 
-/// Packets of all flows alike, or mostly of one, at any time.
+/// Packets of all flows with equal probability, or mostly of one, at random times.
 #[derive(Debug)]
 pub(super) struct Even {
     model: Model,
     random: Random,
-    /// Flow 0's share in percent, if it has one of its own.
+    /// Flow 0's share in percent, if it differs from the others'.
     hot_share: Option<u64>,
     time_ns: f64,
 }
@@ -72,24 +72,24 @@ fn frame_bytes(model: &Model, random: &mut Random) -> u16 {
     model.sizes.frame_bytes(random.bits() >> 1)
 }
 
-/// Packets of a flow: the exponent that is found for flows on the Internet again and again.
+/// Exponent of the number of packets of a flow: the usual value for flows on the Internet.
 const FLOW_PACKETS: BoundedPareto = BoundedPareto::new(1, 1_000_000, 1.2);
-/// Packets of a train, in the mean.
+/// Mean number of packets of a train.
 const TRAIN_PACKETS: f64 = 8.0;
-/// A flow of pace k is 2^k times as fast as the slowest, and there are half as many of them as of the
-/// pace below.
+/// A flow of pace k is 2^k times as fast as the slowest, and there are half as many flows of each pace as of
+/// the next lower one.
 const PACES: u32 = 7;
 
-/// A flow that has packets left.
+/// A flow with remaining packets.
 #[derive(Clone, Copy, Debug)]
 struct Active {
     flow: u32,
     packets_left: u32,
-    /// Trains, in proportion to others.
+    /// Number of trains relative to other flows.
     weight: u64,
 }
 
-/// Flows of heavy-tailed size and pace; as many at the same time as the model has flows.
+/// Flows of heavy-tailed size and pace; the model's number of flows are active at a time.
 #[derive(Debug)]
 pub(super) struct HeavyTailed {
     model: Model,
@@ -98,7 +98,7 @@ pub(super) struct HeavyTailed {
     weights: u64,
     next_flow: u32,
     time_ns: f64,
-    /// Which flow the present train is of, and how many packets are to come.
+    /// The flow of the current train, and its remaining packets.
     train: (usize, u32),
 }
 
@@ -122,7 +122,8 @@ impl HeavyTailed {
 
     fn begin_flow(&mut self) -> Active {
         let pace = self.random.below((1 << PACES) - 1) + 1;
-        // The number of leading zeros of a number of so many bits: half as likely each time.
+        // The number of leading zeros of a random number with this many bits: each is half as likely as the
+        // previous one.
         let weight = 1 << (PACES - 1 - pace.ilog2());
         self.weights += weight;
         self.next_flow = self.next_flow.wrapping_add(1);
@@ -142,7 +143,7 @@ impl HeavyTailed {
         let index = self.active.iter().position(of_place).expect("a place below the sum of the weights");
         let wanted = 1 + exponential(&mut self.random, TRAIN_PACKETS - 0.5) as u32;
         let packets = wanted.min(self.active[index].packets_left);
-        // What a train has less is due the earlier, so that the mean rate holds.
+        // After a shorter train, the next one is due earlier, so that the mean rate is kept.
         let mean_ns = NANOS_PER_SECOND * f64::from(packets) / self.model.per_second as f64;
         self.time_ns += exponential(&mut self.random, mean_ns);
         self.train = (index, packets);
@@ -171,10 +172,10 @@ impl Iterator for HeavyTailed {
 
 /// Packets of a burst.
 const BURST_PACKETS: BoundedPareto = BoundedPareto::new(64, 4096, 1.2);
-/// How much faster than the mean rate packets come in a burst.
+/// The rate in a burst, as a multiple of the mean rate.
 const BURST_SPEED: f64 = 10.0;
 
-/// Bursts of one flow each, and silence between them.
+/// Bursts of one flow each, with pauses between them.
 #[derive(Debug)]
 pub(super) struct Bursts {
     model: Model,
@@ -190,7 +191,7 @@ impl Bursts {
         Self { model: model.clone(), random, time_ns: 0.0, flow: 0, packets_left: 0 }
     }
 
-    /// The distance of packets in a burst.
+    /// The interval between packets in a burst.
     fn distance_ns(&self) -> f64 {
         NANOS_PER_SECOND / (self.model.per_second as f64 * BURST_SPEED)
     }

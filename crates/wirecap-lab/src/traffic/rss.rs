@@ -1,7 +1,7 @@
-//! Receive-side scaling: which queue of a NIC a flow comes to.
+//! Receive-side scaling: the selection of a NIC's queue for a flow.
 //!
-//! The NIC hashes addresses and ports with a key (Toeplitz; Microsoft's *RSS Hashing Types*), and looks
-//! the last bits up in an indirection table, which is filled with the queues in turn.
+//! The NIC hashes addresses and ports with a key (Toeplitz; Microsoft's *RSS Hashing Types*), and uses the last
+//! bits as an index of an indirection table, which contains the queues in turn.
 
 use std::net::IpAddr;
 
@@ -10,13 +10,13 @@ use super::five_tuple::FiveTuple;
 /// The receive queues that the standard traffic is made for.
 pub const STANDARD_QUEUES: u32 = 6;
 
-/// Entries of the indirection table, as the 82599 has.
+/// Entries of the indirection table, as in the 82599.
 const TABLE_ENTRIES: u32 = 128;
-/// The most that is hashed: two IPv6 addresses and two ports.
+/// The longest hash input: two IPv6 addresses and two ports.
 const INPUT_BYTES_MAX: usize = 36;
 const KEY_BYTES: usize = INPUT_BYTES_MAX + 4;
 
-/// Microsoft's example, which most drivers started out with.
+/// Microsoft's example, which many drivers use as default.
 const STANDARD_KEY: [u8; KEY_BYTES] = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
     0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,
@@ -26,10 +26,10 @@ const STANDARD_KEY: [u8; KEY_BYTES] = [
 /// The key of a hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HashKey {
-    /// The one that drivers come with: the two directions of a connection come to different queues.
+    /// The drivers' default: the two directions of a connection may use different queues.
     Standard,
-    /// 6d5a over and over (Woo and Park, *Scalable TCP Session Monitoring with Symmetric Receive-side
-    /// Scaling*, 2012): both directions come to the same queue.
+    /// 6d5a repeated (Woo and Park, *Scalable TCP Session Monitoring with Symmetric Receive-side Scaling*,
+    /// 2012): both directions use the same queue.
     Symmetric,
 }
 
@@ -42,20 +42,20 @@ impl HashKey {
     }
 }
 
-/// What a NIC's hash and indirection table do.
+/// A NIC's hash and indirection table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rss {
-    /// For each place in the input, what each value of that byte adds to the hash.
+    /// For each byte of the input, the contribution of each of its values to the hash.
     parts: Box<[[u32; 256]; INPUT_BYTES_MAX]>,
     queue_count: u32,
 }
 
 impl Rss {
-    /// Spreads over this many queues, with an indirection table of 128 entries that names them in turn.
+    /// Distributes over this many queues, with an indirection table of 128 entries that contains them in turn.
     ///
     /// # Panics
     ///
-    /// If there is no queue.
+    /// If the number of queues is 0.
     pub fn new(key: HashKey, queue_count: u32) -> Self {
         assert!(queue_count > 0, "an interface has a receive queue");
         Self { parts: Box::new(parts(&key.bytes())), queue_count }
@@ -71,7 +71,7 @@ impl Rss {
         self.queue_of_hash(self.hash(flow))
     }
 
-    /// The queue of packets with this hash. Those that have none, since they are not IP, have hash 0.
+    /// The queue of packets with this hash. Packets other than IP have hash 0.
     pub fn queue_of_hash(&self, hash: u32) -> u32 {
         hash % TABLE_ENTRIES % self.queue_count
     }
@@ -82,7 +82,7 @@ impl Rss {
         self.hash_of(flow.source, flow.destination, ports.as_flattened())
     }
 
-    /// The hash of addresses alone: that of fragments, and of what has no ports.
+    /// The hash of addresses alone: for fragments, and for packets without ports.
     pub fn hash_of_addresses(&self, source: IpAddr, destination: IpAddr) -> u32 {
         self.hash_of(source, destination, &[])
     }
@@ -106,7 +106,7 @@ impl Rss {
     }
 }
 
-/// The hash is linear: it is the sum of what each byte adds.
+/// The hash is linear: the XOR of the contributions of all bytes.
 fn parts(key: &[u8; KEY_BYTES]) -> [[u32; 256]; INPUT_BYTES_MAX] {
     std::array::from_fn(|place| {
         std::array::from_fn(|byte| {

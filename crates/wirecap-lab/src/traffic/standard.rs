@@ -1,24 +1,24 @@
-//! The standard trace: traffic with the features that the WireCAP paper (section 2.2) tells of its own.
+//! The standard trace: traffic with the properties that the WireCAP paper (section 2.2) states for its trace.
 //!
-//! What the paper tells: 5 million packets in about 32 s, on six receive queues. Queue 0 gets about
-//! 80,000 p/s from 10 s on ("to 35 s", which is beyond the trace's end: here to its end). Queue 3 gets
-//! about 20,000 p/s from 1 s to 32 s, in bursts: 2,724 packets in [3.86 s, 3.97 s]. The next sentence of
-//! the paper sets them against what a handler processes in 10 ms, and the figure's axis, in packets per
-//! 10 ms, ends at 3,000. So all of them came in 10 ms, and here they come in the last 10 of these
-//! 110 ms, after 100 ms of silence: both readings hold.
+//! The paper states: 5 million packets in about 32 s, on six receive queues. Queue 0 gets about 80,000 p/s from
+//! 10 s on ("to 35 s", which is beyond the trace's end: here to its end). Queue 3 gets about 20,000 p/s from 1
+//! s to 32 s, in bursts: 2,724 packets in [3.86 s, 3.97 s]. The next sentence of the paper compares them with
+//! the number of packets that a handler processes in 10 ms, and the figure's axis, in packets per 10 ms, ends
+//! at 3,000. So all of them arrived in 10 ms. Here they arrive in the last 10 of these 110 ms, after 100 ms
+//! without packets, which agrees with both readings.
 //!
-//! What it does not tell, and what is taken here:
+//! The paper does not state the following; the model uses:
 //!
-//! - Whatever else: the same rate for every queue and time of which nothing is told (18,849 p/s), so that
-//!   there are 5,000,000 packets.
-//! - How packets of 20,000 p/s are bunched: nine of ten in bursts as fast as the one told, of 256 packets
-//!   (a TCP window of some hundred kilobytes) to 2,724 (the one told; the figure shows none that is much
-//!   larger), heavy-tailed with the usual exponent 1.2. Bursts of one queue do not overlap. The drop rates
-//!   of small rings hang on this choice. It was not made to meet those of the paper's Table 1.
-//! - Queue 0's 80,000 p/s: three quarters of them one flow without bursts, the others in some more such
-//!   flows. A flow that large is what makes the imbalance the same on any number of queues, as the paper
-//!   says it is.
-//! - Lengths: four acknowledgements to five full frames and one in between.
+//! - All other traffic: the same rate for every queue and period that the paper does not describe (18,849 p/s),
+//!   so that there are 5,000,000 packets.
+//! - The bursts of the 20,000 p/s: nine of ten packets are in bursts of the described rate, with 256 packets (a
+//!   TCP window of some hundred kilobytes) to 2,724 (the described burst; the figure shows none that is much
+//!   longer), heavy-tailed with the usual exponent 1.2. Bursts of one queue do not overlap. The drop rates of
+//!   small rings depend on this choice. It was not fitted to the paper's Table 1.
+//! - Queue 0's 80,000 p/s: three quarters belong to one flow without bursts, the others to some more such
+//!   flows. Because of one large flow, the imbalance is the same with any number of queues, as the paper
+//!   states.
+//! - Lengths: four acknowledgements for five full frames and one medium frame.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -41,7 +41,7 @@ pub const STANDARD_DURATION: Duration = Duration::from_secs(32);
 pub const TOLD_HOT_QUEUE: u32 = 0;
 /// The queue of short-term imbalance: 20,000 p/s in bursts from 1 s on.
 pub const TOLD_BURSTY_QUEUE: u32 = 3;
-/// Packets of the burst that the paper tells of.
+/// Packets of the burst that the paper describes.
 pub const PUBLISHED_BURST_PACKETS: u32 = 2_724;
 
 const END_NS: u64 = STANDARD_DURATION.as_nanos() as u64;
@@ -53,10 +53,10 @@ const BURSTY_RATE: u64 = 20_000;
 const PUBLISHED_NS: (u64, u64) = (3_860_000_000, 3_970_000_000);
 const PUBLISHED_BURST_NS: u64 = 10_000_000;
 
-/// One packet of so many comes by itself, the others in bursts.
+/// One packet in this many is outside of bursts.
 const ALONE_ONE_IN: u64 = 10;
 const BURST_PACKETS: BoundedPareto = BoundedPareto::new(256, PUBLISHED_BURST_PACKETS, 1.2);
-/// The hottest flow's share is all but one in so many packets of its queue's.
+/// One packet in this many of the queue does not belong to the hottest flow.
 const HOT_REST_ONE_IN: u64 = 4;
 /// Flows of each kind on a queue. Flow n is on queue n modulo the number of queues.
 const LONE_FLOWS: u32 = 1024;
@@ -119,7 +119,8 @@ impl Composer {
     fn compose(&mut self) {
         let hot = packets(HOT_RATE, END_NS - HOT_FROM_NS);
         let bursty = packets(BURSTY_RATE, END_NS - BURSTY_FROM_NS);
-        // Of which nothing is told: queue 0 and queue 3 before, and the other queues.
+        // Traffic that the paper does not describe: queue 0 and queue 3 before these times, and the other
+        // queues.
         let untold_ns = HOT_FROM_NS + BURSTY_FROM_NS + (u64::from(STANDARD_QUEUES) - 2) * END_NS;
         let mut untold = Untold { packets: STANDARD_PACKETS - hot - bursty, ns: untold_ns };
         for queue in 0..STANDARD_QUEUES {
@@ -137,7 +138,7 @@ impl Composer {
         }
     }
 
-    /// Queue 3 from 1 s on: the burst that the paper tells of, and what is before and after it.
+    /// Queue 3 from 1 s on: the burst that the paper describes, and the traffic before and after it.
     fn bursty(&mut self, queue: u32) {
         let (silence_ns, burst_end_ns) = PUBLISHED_NS;
         let before = packets(BURSTY_RATE, silence_ns - BURSTY_FROM_NS);
@@ -153,7 +154,7 @@ impl Composer {
         self.bunched(queue, (burst_end_ns, END_NS), after);
     }
 
-    /// Few flows, one of which has most of the packets, each of them at any time.
+    /// Few flows, one of which has most of the packets, at random times.
     fn hot(&mut self, queue: u32, span_ns: (u64, u64), packets: u64) {
         let rest = packets / HOT_REST_ONE_IN;
         let hottest = Flow { queue, kind: Kind::Hot, number: 0 }.number();
@@ -162,7 +163,7 @@ impl Composer {
         self.scattered_over(queue, Kind::Hot, span_ns, rest);
     }
 
-    /// Some packets by themselves, and most in bursts.
+    /// Some single packets, and most in bursts.
     fn bunched(&mut self, queue: u32, span_ns: (u64, u64), packets: u64) {
         let alone = packets / ALONE_ONE_IN;
         self.scattered_over(queue, Kind::Lone, span_ns, alone);
@@ -170,7 +171,7 @@ impl Composer {
         self.add(bursts.into_iter().flat_map(Burst::packets));
     }
 
-    /// Bursts of so many packets together, none of which begins before the last has ended.
+    /// Bursts with this total number of packets, which do not overlap.
     fn bursts(&mut self, queue: u32, (start_ns, end_ns): (u64, u64), packets: u64) -> Vec<Burst> {
         let mut sizes = Vec::new();
         let mut left = packets as u32;
@@ -190,7 +191,7 @@ impl Composer {
         silence.zip(sizes).map(place).collect()
     }
 
-    /// Packets at any time, each of any flow of this kind.
+    /// Packets at random times, each of a random flow of this kind.
     fn scattered_over(&mut self, queue: u32, kind: Kind, span_ns: (u64, u64), packets: u64) {
         let times = self.scattered(span_ns, packets);
         let mut random = self.fork();
@@ -219,14 +220,14 @@ fn packets(per_second: u64, ns: u64) -> u64 {
     per_second * ns / SECOND_NS
 }
 
-/// Packets of which nothing is told, and the time that they are spread over, on all queues together.
+/// The number of packets that the paper does not describe, and their total time on all queues.
 struct Untold {
     packets: u64,
     ns: u64,
 }
 
 impl Untold {
-    /// The share of so much time. Shares add up to the whole.
+    /// The share of this time. The shares add up to all packets.
     fn packets_of(&mut self, ns: u64) -> u64 {
         let share = (u128::from(self.packets) * u128::from(ns) / u128::from(self.ns)) as u64;
         self.packets -= share;
@@ -235,7 +236,7 @@ impl Untold {
     }
 }
 
-/// Packets of one flow at even distances, as close as in the burst that the paper tells of.
+/// Packets of one flow at equal intervals, those of the burst that the paper describes.
 #[derive(Clone, Copy, Debug)]
 struct Burst {
     start_ns: u64,
@@ -243,7 +244,7 @@ struct Burst {
     flow: u32,
 }
 
-/// How long a burst of so many packets lasts.
+/// The duration of a burst of this many packets.
 fn burst_ns(packets: u32) -> u64 {
     u64::from(packets) * PUBLISHED_BURST_NS / u64::from(PUBLISHED_BURST_PACKETS)
 }

@@ -67,16 +67,16 @@ fn run(target: &str, body: fn(&[u8])) {
 }
 
 #[test]
-fn a_damaged_pcap_file_is_read_or_refused() {
+fn a_damaged_pcap_file_is_read_or_rejected() {
     run("savefile_pcap", read_pcap);
 }
 
 #[test]
-fn a_damaged_pcapng_file_is_read_or_refused() {
+fn a_damaged_pcapng_file_is_read_or_rejected() {
     run("savefile_pcapng", read_pcapng);
 }
 
 #[test]
-fn a_damaged_compressed_file_is_read_or_refused() {
+fn a_damaged_compressed_file_is_read_or_rejected() {
     run("savefile_compressed", read_compressed);
 }

@@ -281,7 +281,7 @@ fn the_error_of_a_block_has_its_offset() {
 }
 
 #[test]
-fn a_packet_longer_than_any_is_refused_before_it_is_read() {
+fn a_packet_longer_than_the_limit_is_rejected_before_it_is_read() {
     let file = Little.pcap(0xa1b2_c3d4, 4, &Little.words(&[5, 7, 262_145, 262_145]));
     let (_, error) = read_all(Cursor::new(file));
     assert_eq!(
@@ -318,13 +318,13 @@ fn a_file_of_another_format_is_rejected_with_its_first_bytes() {
 }
 
 #[test]
-fn an_unknown_pcap_version_is_refused() {
+fn an_unknown_pcap_version_is_rejected() {
     let error = Reader::new(Cursor::new(Little.pcap(0xa1b2_c3d4, 5, &[]))).expect_err("it is too new");
     assert!(error.to_string().contains("pcap version 2.5"), "{error}");
 }
 
 #[test]
-fn versions_and_reserved_bits_are_taken_as_tcpdump_takes_them() {
+fn versions_and_reserved_bits_are_accepted_as_by_tcpdump() {
     let folder = tempfile::tempdir().expect("there is a temporary folder");
     let tcpdump_reads = |file: &[u8]| {
         let path = folder.path().join("file");

@@ -1,9 +1,9 @@
-//! Selects a core for a worker: near the one that serves its queue's interrupt.
+//! Selects a core for a worker, near the core that serves its queue's interrupt.
 //!
-//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue matters much,
-//! and left automating it as future work. A packet is in the cache of the core that received it, and of the cores that
-//! share that core's last-level cache; but if the kernel copies packets, the receiving core itself is busy. So a worker
-//! runs on a free sibling if there is one, otherwise on that core.
+//! Fusco and Deri (IMC 2010, section 6) found that binding each thread to the core that handles its queue has a large
+//! effect, and left its automation as future work. A packet is in the cache of the core that received it, and of the
+//! cores that share that core's last-level cache; but if the kernel copies packets, the receiving core itself is busy.
+//! So a worker runs on a free sibling if there is one, otherwise on that core.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -23,12 +23,12 @@ const CPU_COUNT_MAX: u32 = 8192;
 /// Where workers run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Pin {
-    /// Each near the core that serves the interrupt of its first home ring, where that can be found out.
+    /// Each worker near the core that serves the interrupt of its first home ring, if that core is known.
     Auto,
-    /// Wherever the scheduler puts them.
+    /// Not pinned: the scheduler selects the CPU.
     #[default]
     Off,
-    /// Worker k on the k-th of these CPUs, beginning again where there are more workers.
+    /// Worker k on the k-th of these CPUs, modulo their number.
     List(Vec<u32>),
 }
 
@@ -45,7 +45,7 @@ impl FromStr for Pin {
     }
 }
 
-/// A text that says nothing about where workers run.
+/// A text that does not describe the CPUs of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadPin;
 
@@ -60,7 +60,7 @@ impl std::error::Error for BadPin {}
 /// Where one worker runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// The CPU; `None` if the scheduler is free to choose.
+    /// The CPU; `None` if the worker is not pinned.
     pub cpu: Option<u32>,
     /// Why this one.
     pub reason: String,
@@ -87,7 +87,7 @@ pub(crate) fn may_run_on(cpu: u32) -> bool {
     (cpu as usize) < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu as usize))
 }
 
-/// The machine as /proc and /sys show it.
+/// The machine's state in /proc and /sys.
 #[derive(Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
@@ -98,7 +98,7 @@ impl Machine {
         Self::at("/")
     }
 
-    /// The machine whose /proc and /sys were recorded below `root`.
+    /// A machine whose /proc and /sys were recorded below `root`.
     pub(crate) fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
@@ -121,7 +121,7 @@ impl Machine {
     fn place_near_interrupts(&self, first_rings: &[RingName]) -> Vec<Placement> {
         let interrupt_cpus: Vec<Option<u32>> =
             first_rings.iter().map(|ring| self.interrupt_cpu(ring)).collect();
-        // No worker goes where another queue's packets are received.
+        // No worker is placed on a CPU that receives another queue's packets.
         let mut taken: BTreeSet<u32> = interrupt_cpus.iter().copied().flatten().collect();
         let mut beside_interrupts = BTreeSet::new();
         let place = |(ring, interrupt_cpu): (&RingName, &Option<u32>)| {
@@ -136,7 +136,7 @@ impl Machine {
                 None if beside_interrupts.insert(interrupt_cpu) => {
                     (interrupt_cpu, format!("it receives {ring}, and no CPU that shares its cache is free"))
                 }
-                // One of several rings that are received there.
+                // One of several rings whose packets this CPU receives.
                 None => {
                     return left_alone(&format!("no CPU that shares a cache with that of {ring} is free"));
                 }
@@ -147,14 +147,14 @@ impl Machine {
         first_rings.iter().zip(&interrupt_cpus).map(place).collect()
     }
 
-    /// The CPU that serves the ring's interrupt, if that is one.
+    /// The CPU that serves the ring's interrupt, if it is a single one.
     fn interrupt_cpu(&self, ring: &RingName) -> Option<u32> {
         let interrupt = self.interrupt_of(ring)?;
         let folder = self.path(&format!("proc/irq/{interrupt}"));
         let cpus_of = |file| parse_cpu_list(&fs::read_to_string(folder.join(file)).ok()?);
         let allowed = cpus_of("smp_affinity_list");
-        // The interrupt controller has chosen one of the allowed CPUs. After these were changed it still shows the former one,
-        // because the interrupt moves when it is next raised.
+        // The interrupt controller selects one of the allowed CPUs. After these were changed, the file
+        // still has the former one, because the interrupt moves when it is next raised.
         let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
         let chosen = cpus_of("effective_affinity_list").filter(|chosen| chosen.iter().all(is_allowed));
         match chosen.or_else(|| allowed.clone())?[..] {
@@ -163,9 +163,8 @@ impl Machine {
         }
     }
 
-    /// The number of the ring's interrupt. Drivers name them after the interface, or are found by the
-    /// device's list of interrupts: `eth0-TxRx-3`, `eth0-rx-3`, `i40e-eth0-TxRx-3`, `mlx5_comp3@pci:...`,
-    /// `virtio0-input.3`.
+    /// The number of the ring's interrupt. Its name contains the interface's, or it is in the device's list of
+    /// interrupts: `eth0-TxRx-3`, `eth0-rx-3`, `i40e-eth0-TxRx-3`, `mlx5_comp3@pci:...`, `virtio0-input.3`.
     fn interrupt_of(&self, ring: &RingName) -> Option<u32> {
         let table = fs::read_to_string(self.path("proc/interrupts")).ok()?;
         let of_device = self.device_interrupts(&ring.interface);
@@ -189,7 +188,7 @@ impl Machine {
         entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
     }
 
-    /// The CPUs that share the last-level cache of `cpu` and its NUMA node, without itself.
+    /// The other CPUs that share the last-level cache and the NUMA node of `cpu`.
     fn cache_siblings(&self, cpu: u32) -> Vec<u32> {
         let caches = self.path(&format!("sys/devices/system/cpu/cpu{cpu}/cache"));
         let read =
@@ -218,8 +217,7 @@ fn left_alone(reason: &str) -> Placement {
     Placement { cpu: None, reason: reason.to_owned() }
 }
 
-/// The receive queue that an interrupt's name tells; none for those of transmit queues and of anything
-/// else.
+/// The receive queue in an interrupt's name; none for interrupts of transmit queues and others.
 fn receive_queue(action: &str) -> Option<u32> {
     let name = action.split_once('@').map_or(action, |(name, _)| name);
     let digits = name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -287,7 +285,7 @@ NMI:        0        0   Non-maskable interrupts
 ";
 
     #[test]
-    fn a_worker_goes_beside_the_core_that_receives_its_queue() {
+    fn a_worker_is_placed_near_the_core_that_receives_its_queue() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0\n");
         machine.interrupt_on(41, "5\n");
@@ -324,7 +322,7 @@ NMI:        0        0   Non-maskable interrupts
     }
 
     #[test]
-    fn workers_of_one_queue_do_not_crowd_on_its_core() {
+    fn workers_of_one_queue_are_not_all_placed_on_its_core() {
         let machine = Recorded::new(IXGBE);
         machine.interrupt_on(40, "0\n");
         let ring = |part| RingName { part: Some(part), ..RingName::of_queue("eth0", 0) };

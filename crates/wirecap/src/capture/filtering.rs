@@ -63,7 +63,7 @@ impl Attached {
         }
     }
 
-    /// Says so if user space filters all packets.
+    /// A warning if user space filters all packets.
     fn warning(&self) -> Option<Warning> {
         let (reason, taken) = match self.attachment.as_ref()? {
             Attachment::Xdp(attachment) => (attachment.filters_in_user_space()?, true),

@@ -20,7 +20,7 @@ use crate::umem::pool::Geometry;
 use crate::xdp;
 
 impl CaptureBuilder {
-    /// The interfaces that are only sent on.
+    /// The interfaces that only send.
     pub(super) fn transmit_devices(&self, targets: &[Target]) -> Result<Vec<Device>, OpenError> {
         let mut devices: Vec<Device> = Vec::new();
         for name in &self.forwarding.transmit_on {
@@ -36,7 +36,7 @@ impl CaptureBuilder {
         Ok(devices)
     }
 
-    /// What the rings share of a capture that forwards, if any of them has cells.
+    /// The UMEM that the rings of a forwarding capture share, if any of them has cells.
     pub(super) fn forwarding_commons(
         &self,
         targets: &[Target],
@@ -67,7 +67,7 @@ impl CaptureBuilder {
 pub(super) struct Ports {
     names: Vec<(String, usize)>,
     devices: Vec<Device>,
-    /// The tx rings of each; none where packets are copied.
+    /// The tx rings of each port; none if packets are copied.
     tx: Vec<Vec<xdp::PreparedTx>>,
     senders: Vec<Option<PacketSender>>,
     fill_rings: Vec<Arc<FillRing>>,
@@ -75,7 +75,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// An interface that is captured from, by sockets with `tx` rings over cells that go back by `fill_rings`.
+    /// A captured interface; `tx` are its sockets' tx rings, and `fill_rings` take their cells back.
     pub(super) fn add_captured(
         &mut self,
         device: &Device,
@@ -86,7 +86,7 @@ impl Ports {
         self.add(device, tx)
     }
 
-    /// An interface that is only sent on.
+    /// An interface that only sends.
     pub(super) fn add_transmitting(
         &mut self,
         device: &Device,
@@ -94,7 +94,8 @@ impl Ports {
         rings: usize,
     ) -> Result<(), xdp::Refusal> {
         let Some(commons) = commons else { return Ok(self.add(device, Vec::new())?) };
-        // More queues than rings would have nothing to send, and the kernel makes tables of all cells for each.
+        // Queues beyond the number of rings would have no packets to send, and the kernel allocates tables of
+        // all cells for each.
         let queues: Vec<u32> = (0..device.rx_queues.min(device.tx_queues)).take(rings).collect();
         let (tx, claims) = xdp::open_port(device, &queues, commons)?;
         self.claims.push(claims);
@@ -117,7 +118,7 @@ impl Ports {
         self.devices.clone()
     }
 
-    /// All of it, open; and what keeps others off the queues that are only sent on.
+    /// The opened ports, and the claims that keep other captures off transmit-only queues.
     pub(super) fn open(
         self,
         builder: &CaptureBuilder,
@@ -167,7 +168,7 @@ impl Capture {
     ///
     /// # Errors
     ///
-    /// [`PortError::NoSuchPort`] if there is none of this name.
+    /// [`PortError::NoSuchPort`] if there is no port with this name.
     pub fn port(&self, interface: &str) -> Result<Port, PortError> {
         let place = self.ports().position(|name| name == interface);
         match (self.shared.exchange(), place) {
@@ -179,7 +180,7 @@ impl Capture {
         }
     }
 
-    /// The names of the interfaces that packets can be sent on; none unless the capture forwards.
+    /// The names of the interfaces that can send; none unless the capture forwards.
     pub fn ports(&self) -> impl Iterator<Item = &str> {
         self.shared.exchange().into_iter().flat_map(|exchange| exchange.names())
     }

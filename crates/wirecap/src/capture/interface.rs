@@ -18,7 +18,7 @@ pub struct Interface {
     pub queues: Vec<u32>,
     /// The number of its rings.
     pub rings: usize,
-    /// Bytes of memory that its rings' packets have.
+    /// Bytes of memory for its rings' packets.
     pub pool_bytes: u64,
     /// How its packets are received.
     pub reception: Reception,
@@ -68,7 +68,7 @@ fn takes_out_tags(device: &Device) -> bool {
 pub enum Reception {
     /// By the engine `xdp`.
     Xdp {
-        /// How fast a way it is.
+        /// The rung: how fast this way of receiving is.
         rung: Rung,
         /// The faster rungs that were tried, each with the reason why it failed.
         missed_rungs: Vec<(Rung, String)>,
@@ -91,7 +91,7 @@ pub enum Reception {
         direction: Direction,
         /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up as the kernel requires.
         block_bytes: u32,
-        /// How long a packet may wait for others to be handed over with it.
+        /// Maximum time that a packet waits for others that are handed over together with it.
         retire_after: Duration,
     },
 }
@@ -105,8 +105,8 @@ impl Reception {
         }
     }
 
-    /// How long after it was stamped a packet may be captured at the latest, if it is not lost. To put
-    /// packets of several rings in order, wait that long for a ring that has none.
+    /// Maximum time from a packet's timestamp until it can be captured. To order packets of several rings, wait
+    /// this long for a ring without packets.
     pub fn delay(&self) -> Duration {
         match self {
             // The kernel stamps a batch of up to 64 packets before it publishes them together.
@@ -122,7 +122,7 @@ mod tests {
     use crate::device::Offloads;
 
     #[test]
-    fn hardware_takes_tags_out_and_a_veth_does_not() {
+    fn hardware_removes_tags_and_a_veth_does_not() {
         let mut device = Device::find("lo").unwrap();
         let mut taken_out = |kind: Option<&str>, rx_vlan| {
             device.kind = kind.map(str::to_owned);

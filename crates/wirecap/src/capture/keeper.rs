@@ -14,12 +14,12 @@ use crate::capture::Shared;
 use crate::capture::own_thread::OwnThread;
 use crate::capture::waiting::PACKET_TIME;
 
-/// A wake-up costs some microseconds, so that a keeper takes less than 2 % of a core.
+/// A wake-up costs some microseconds, so a keeper uses less than 2 % of a core.
 const SHORTEST_PERIOD: Duration = Duration::from_micros(500);
 const LONGEST_PERIOD: Duration = Duration::from_millis(10);
 
-/// How often a keeper looks at rings that can take `unattended` packets by themselves: the time in which half
-/// of these come at the line rate of 10 Gbit/s.
+/// The interval at which a keeper looks at rings that can take `unattended` packets without it: the time in
+/// which half of these arrive at the line rate of 10 Gbit/s.
 pub(crate) fn period(unattended: u32) -> Duration {
     (PACKET_TIME * (unattended / 2)).clamp(SHORTEST_PERIOD, LONGEST_PERIOD)
 }
@@ -32,7 +32,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Looks after the rings of `shared` as long as it exists.
+    /// Replenishes the rings of `shared` as long as it exists.
     pub(super) fn start(shared: &Arc<Shared>, period: Duration) -> io::Result<Self> {
         let shared: Weak<Shared> = Arc::downgrade(shared);
         let ending = Arc::new(AtomicBool::new(false));

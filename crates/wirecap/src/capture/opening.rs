@@ -20,7 +20,7 @@ use crate::time::Timestamps;
 use crate::umem::pool::Geometry;
 use crate::xdp::Refusal;
 
-/// How often opening may begin anew: each interface may teach something, and all of them together one thing more.
+/// Maximum number of restarts of opening: one for each interface, and one for all of them together.
 const ATTEMPTS_MAX: usize = 16;
 
 impl CaptureBuilder {
@@ -55,7 +55,7 @@ impl CaptureBuilder {
         Err(OpenError::System { action: "count the receive queues".to_owned(), source })
     }
 
-    /// Opens the capture, with what earlier attempts taught.
+    /// Opens the capture with the lessons of earlier attempts.
     fn open_knowing(&self, lessons: &Lessons) -> Result<Capture, Refusal> {
         let targets = self.targets(lessons)?;
         if self.timestamps == Timestamps::Hardware {
@@ -141,7 +141,7 @@ impl CaptureBuilder {
         Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
     }
 
-    /// How many workers share the rings of these targets.
+    /// Number of workers that share the rings of these targets.
     fn worker_count(&self, targets: &[Target]) -> Result<usize, OpenError> {
         let (rings, interfaces) = (targets.iter().map(Target::rings).sum(), targets.len());
         let workers = self.workers.or(self.most_workers).unwrap_or(rings).clamp(1, rings);
@@ -172,7 +172,7 @@ impl CaptureBuilder {
             ring.set_filter(filter)?;
         }
         let group = Group::new(vec![ring.clone()], 1, self.mode, self.stuck_after);
-        // Nothing is pooled: memory is taken chunk by chunk.
+        // There is no pool: memory is allocated chunk by chunk.
         let geometry = Geometry { chunk_cells: self.chunk_cells, chunks: 1, cell_bytes: 0 };
         let running = Running {
             interfaces: Vec::new(),

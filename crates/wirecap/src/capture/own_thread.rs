@@ -1,4 +1,4 @@
-//! A thread of a capture, which has ended when its capture is closed.
+//! A thread of a capture that has ended when the capture is closed.
 //!
 //! A library's code may be unmapped after the last call into it (dlclose), and leak checkers report memory of threads
 //! at exit, so the owner joins the thread. It does not exist in a child process, where joining would never return.
@@ -14,15 +14,16 @@ use rustix::process::{Pid, getpid};
 use crate::sys::signals;
 
 thread_local! {
-    /// The number of this thread, if it is one of these: `thread::current` would allocate in a thread of the application's.
+    /// The number of the current thread, if it is such a thread: `thread::current` would allocate in a thread of the
+    /// application.
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
 /// How many were started.
 static STARTED: AtomicU64 = AtomicU64::new(0);
 
-/// A thread that does not get the process's signals. Dropping the value waits for its end, in the process that started it;
-/// its owner has told it to end before.
+/// A thread that does not get the process's signals. Dropping the value waits for the thread's end, in the process that
+/// started it; before that, the owner must have told the thread to end.
 #[derive(Debug)]
 pub(super) struct OwnThread {
     handle: Option<JoinHandle<()>>,
@@ -60,7 +61,7 @@ impl Drop for OwnThread {
             // The thread has already printed its panic message.
             (true, false) => drop(handle.join()),
             (true, true) => drop(handle),
-            // Detaching, too, would look at what the thread was in the other process.
+            // Detaching would also access the thread's memory, which belongs to the other process.
             (false, _) => mem::forget(handle),
         }
     }

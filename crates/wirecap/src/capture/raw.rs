@@ -1,4 +1,4 @@
-//! Access below a capture's rings, for a library that replaces another one.
+//! Low-level access to a capture's rings, for a library that replaces another one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,14 +12,14 @@ use crate::sync::{lock, try_lock};
 use crate::xdp;
 
 impl Capture {
-    /// The account of one ring so far, which asks only its socket.
+    /// The account of one ring so far, from its socket only.
     pub fn account(&self, ring: usize) -> Account {
         self.shared.group.rings()[ring].account()
     }
 
-    /// The account of one ring's packets so far. It takes no lock, allocates nothing and asks only the ring's socket,
-    /// so a signal handler may call it. Packets that another thread, or the interrupted one, is taking out of the ring
-    /// at this moment may be missing.
+    /// The account of one ring's packets so far. It takes no lock, allocates nothing and queries only the ring's
+    /// socket, so a signal handler may call it. Packets that another thread, or the interrupted one, is taking out of
+    /// the ring at that moment may be missing.
     pub fn tally(&self, ring: usize) -> Tally {
         self.shared.group.rings()[ring].tally()
     }
@@ -29,20 +29,21 @@ impl Capture {
         self.shared.group.rings()[ring].arrived()
     }
 
-    /// Has the kernel run `program` on the packets of all rings from now on, in place of what the capture's own filter
-    /// put there. What is in the rings already stays.
+    /// From now on the kernel runs `program` on the packets of all rings, instead of the capture's own filter. Packets
+    /// that are already in the rings stay there.
     ///
-    /// With the engine `packet` it runs as it is: its result is how many bytes of a packet come, it sees packets
-    /// without the VLAN tag that the kernel takes out, and non-matching packets are not counted. With the engine `xdp` it
-    /// says whether a packet comes, whole, or passes to the host, and it sees the packet as it was on the wire.
+    /// With the engine `packet` it runs unchanged: its result is the number of bytes of a packet that are kept, it sees
+    /// packets without the VLAN tag that the kernel removes, and non-matching packets are not counted. With the engine
+    /// `xdp` its result decides whether a packet is captured completely or passes to the host, and it sees the packet as
+    /// it was on the wire.
     ///
-    /// A program that takes everything can be had back at any time after another one, also by a process that has
-    /// given up its rights meanwhile.
+    /// A program that accepts all packets can be restored at any time after another one, even by a process that
+    /// has dropped its privileges meanwhile.
     ///
     /// # Errors
     ///
-    /// What the kernel says of the program, or that it cannot run on an interface of the capture; the interfaces
-    /// before that one have it then.
+    /// The kernel's error, or that the program cannot run on an interface of the capture; the interfaces before
+    /// that one then have the program.
     pub fn run_in_kernel(&self, program: &[ClassicInsn]) -> io::Result<()> {
         let turns = self.turns().map_err(io::Error::other)?;
         let mut running = lock(&self.shared.running);
@@ -53,8 +54,9 @@ impl Capture {
         interfaces.try_for_each(|(attached, turn)| attached.run_in_kernel(program, turn.as_ref()))
     }
 
-    /// After a fork: another process has this capture as well, and continues or ends it. From now on stopping, closing
-    /// or dropping it here unmaps its memory and closes its descriptors, without effect on the other process.
+    /// After a fork: another process has this capture as well, and continues or ends it. After this call, stopping,
+    /// closing or dropping the capture in this process only unmaps its memory and closes its descriptors, without
+    /// effect on the other process.
     pub fn leave_to_others(&self) {
         self.shared.left.store(true, Ordering::SeqCst);
         // In a child process, another thread of the parent may have held the lock. It guards descriptors, which then
@@ -66,7 +68,7 @@ impl Capture {
     }
 
     /// The packet socket of a ring: the ring does not see packets sent on it, and options other than a filter may be
-    /// set. It stays open as long as it is held. `None` if packets arrive in another way.
+    /// set. It stays open as long as the returned value exists. `None` for other engines.
     pub fn packet_socket(&self, ring: usize) -> Option<Arc<OwnedFd>> {
         self.shared.group.rings()[ring].packet_socket()
     }

@@ -3,20 +3,20 @@
 use crate::names::RingName;
 use crate::umem::pool::Cells;
 
-/// How a ring gets on: a snapshot.
+/// The state of a ring: a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RingState {
     /// The ring.
     pub name: RingName,
-    /// R x M: how many packets it can hold.
+    /// R x M: the number of packets that it can hold.
     pub capacity: u32,
-    /// Where its cells are. With the engine `packet`, whose chunks are blocks: how many cells' memory.
+    /// The places of its cells. With the engine `packet`, whose chunks are blocks: memory in units of cells.
     pub cells: Cells,
     /// T: a backlog above it calls buddies; none in basic mode.
     pub threshold: Option<u32>,
-    /// The worker that the ring is a home ring of.
+    /// The worker whose home ring it is.
     pub worker: usize,
-    /// The other workers that took chunks from it, each with how many.
+    /// The other workers that took chunks from it, each with their number.
     pub helpers: Vec<(usize, u64)>,
 }

@@ -10,7 +10,7 @@ use crate::names::RingName;
 use crate::numbers::parse_ranges;
 
 /// What a capture reads from: an interface (`eth0`: all its receive queues) or receive queues of it (`eth0@2`,
-/// `eth0@0-3`, `eth0@0,2`), with settings of its own. A name by itself is one without any.
+/// `eth0@0-3`, `eth0@0,2`), with separate settings. A name alone has no separate settings.
 ///
 /// ```no_run
 /// use wirecap::{Capture, Source};
@@ -76,7 +76,7 @@ pub(crate) struct DeviceName {
     queues: Option<Vec<u32>>,
 }
 
-/// No driver has more; it keeps `eth0@0-4294967295` from filling the memory.
+/// No driver has more queues. The limit keeps `eth0@0-4294967295` from filling the memory.
 const QUEUE_COUNT_MAX: u32 = 4096;
 
 impl FromStr for DeviceName {
@@ -104,7 +104,7 @@ fn parse_queues(list: &str) -> Option<Vec<u32>> {
 }
 
 impl DeviceName {
-    /// Whether the interface is meant as a whole.
+    /// Whether the source is the whole interface.
     pub(crate) fn is_whole(&self) -> bool {
         self.queues.is_none()
     }
@@ -113,7 +113,7 @@ impl DeviceName {
     ///
     /// # Errors
     ///
-    /// [`OpenError::NoSuchQueue`] for a queue that it does not have.
+    /// [`OpenError::NoSuchQueue`] for a queue that the device does not have.
     pub(crate) fn queues_of(&self, device: &Device) -> Result<Vec<u32>, OpenError> {
         let Some(queues) = &self.queues else { return Ok((0..device.rx_queues).collect()) };
         match queues.iter().find(|queue| **queue >= device.rx_queues) {

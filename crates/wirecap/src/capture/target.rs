@@ -27,7 +27,7 @@ pub(super) struct Target {
     /// No queues were named.
     pub(super) whole: bool,
     pub(super) way: Way,
-    /// Why, if it was our choice.
+    /// The reason, if the engine was selected automatically.
     pub(super) why: Option<String>,
     /// Bytes kept of each packet.
     pub(super) snap_len: u32,
@@ -35,14 +35,14 @@ pub(super) struct Target {
     pub(super) filter: Option<FilterRequest>,
 }
 
-/// What earlier attempts to open the capture taught.
+/// The lessons of earlier attempts to open the capture.
 #[derive(Debug, Default)]
 pub(super) struct Lessons {
-    /// How many receive queues interfaces have with a program, by their indices.
+    /// The number of receive queues of interfaces with a program, by index.
     queues: BTreeMap<u32, u32>,
-    /// How many of them they have without.
+    /// The number of receive queues without a program.
     own_queues: BTreeMap<u32, u32>,
-    /// Why the rings that share cells receive with a copy.
+    /// Why rings that share cells cannot use zero-copy.
     pub(super) copy_because: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Lessons {
         }
     }
 
-    /// Why `device` receives with a copy, if that is known beforehand.
+    /// Why `device` cannot use zero-copy, if that is known in advance.
     pub(super) fn why_copy(&self, device: &Device) -> Option<String> {
         xdp::why_copy(device, self.own_queues.get(&device.index).copied())
     }
@@ -88,7 +88,7 @@ impl Way {
         }
     }
 
-    /// Gives the queues, by which it goes, as many rings as `steering` deals out to them.
+    /// Assigns each selected queue its number of rings of `steering`.
     fn deal(&mut self, steering: Steering) {
         match self {
             Self::Xdp(before) => *before = steering,
@@ -110,7 +110,7 @@ impl Target {
         }
     }
 
-    /// How many rings there may come to be beside those: receive queues may appear, and the engine may change.
+    /// Number of rings that may be added: receive queues may be added, and the engine may change.
     pub(super) fn rings_to_come(&self) -> usize {
         match &self.way {
             Way::Xdp(steering) if self.whole => {
@@ -123,7 +123,7 @@ impl Target {
         }
     }
 
-    /// Whether the engine `xdp` takes its packets because the host does not use it, as far as is known.
+    /// Whether `auto` selected the engine `xdp` because the host does not use the interface.
     pub(super) fn is_on_loan(&self, builder: &CaptureBuilder) -> bool {
         builder.engine == Engine::Auto && matches!(self.way, Way::Xdp(_))
     }
@@ -134,7 +134,7 @@ impl Target {
         Ok(self.filter.as_ref().map(compile).transpose()?)
     }
 
-    /// Looks whether its packets get the times at which the device received them.
+    /// Checks whether its packets get hardware timestamps.
     pub(super) fn check_hardware_clock(&self) -> Result<(), OpenError> {
         let interface = self.device.name.clone();
         let driver = self.device.driver.as_deref().unwrap_or("without a name");
@@ -155,7 +155,7 @@ impl Target {
         Err(OpenError::NoHardwareClock { interface, reason })
     }
 
-    /// The device's counters; `None` if they do not tell its drops, or not by themselves.
+    /// The device's counters; `None` if they do not show its drops, or include other packets.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         let counters = self.device.counters().ok()?;
         // A veth's counter also includes captured packets that the host's stack discarded.
@@ -185,23 +185,23 @@ impl Target {
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) rings: Vec<Arc<dyn Ring>>,
-    /// The tx rings of its queues, and the fill rings: if the capture forwards, with the engine `xdp`.
+    /// The tx rings and the fill rings of its queues, if the capture forwards with the engine `xdp`.
     pub(super) tx: Vec<xdp::PreparedTx>,
     pub(super) fill_rings: Vec<Arc<FillRing>>,
     pub(super) attachment: Attachment,
     pub(super) counters_at_start: Option<DeviceCounters>,
-    /// Counts packets that no ring gets because their queue is not known.
+    /// Counts packets that no ring gets because their queue is unknown.
     pub(super) unplaced: Option<Arc<Unplaced>>,
     pub(super) reception: Reception,
 }
 
 impl CaptureBuilder {
-    /// The interfaces and queues that are meant, each interface once.
+    /// The selected interfaces and queues, each interface once.
     pub(super) fn targets(&self, lessons: &Lessons) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
         for source in &self.sources {
             let name: DeviceName = source.device.parse()?;
-            // Only the other engines take anything from the host that would have to be known.
+            // Only the other engines depend on how the host uses the interface.
             let device = match self.engine {
                 Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
                 _ => lessons.applied_to(Device::find(&name.interface)?),
@@ -264,7 +264,7 @@ impl CaptureBuilder {
         Ok(())
     }
 
-    /// The way in which packets are received from `target`, and why, if that is our choice.
+    /// The engine for `target`, and the reason if it was selected automatically.
     fn way(&self, target: &Target) -> Result<(Way, Option<String>), OpenError> {
         let device = &target.device;
         if !device.up {
@@ -283,7 +283,7 @@ impl CaptureBuilder {
         }
     }
 
-    /// What [`Engine::Auto`] takes for `device`.
+    /// The engine that [`Engine::Auto`] selects for `device`.
     fn choice(&self, device: &Device) -> (Engine, Option<String>) {
         let packet = |why| (Engine::Packet, Some(why));
         let choice = device.choose_engine();
@@ -299,7 +299,7 @@ impl CaptureBuilder {
         }
     }
 
-    /// An option in use that only the engine `xdp` supports.
+    /// A requested option that only the engine `xdp` supports.
     fn xdp_option(&self) -> Option<&'static str> {
         match self.warm {
             _ if self.elastic => Some("elastic pools (--elastic)"),
@@ -323,7 +323,7 @@ impl CaptureBuilder {
         if target.whole {
             let count = self.workers.or(self.most_workers);
             let rings = count.map_or(target.device.rx_queues, |count| count as u32);
-            // A capture that forwards must not see its own packets, or it would forward them again.
+            // A forwarding capture must not see its own packets, because it would forward them again.
             let default = if self.forwards() { Direction::In } else { Direction::default() };
             let direction = self.direction.unwrap_or(default);
             return Ok(Way::Packet { spread: Spread::Flows { rings }, direction });
@@ -398,7 +398,7 @@ impl CaptureBuilder {
         })
     }
 
-    /// Opens the rings of an interface by the engine `packet`, with the sockets of `standby` as long as there are any.
+    /// Opens the rings of an interface with the engine `packet`, using the sockets of `standby` first.
     pub(super) fn open_packet(
         &self,
         target: &Target,
@@ -434,7 +434,7 @@ impl CaptureBuilder {
         })
     }
 
-    /// The packet sockets with which an interface that was lent by the host is handed back; none if it was not.
+    /// The packet sockets for returning the interface to the host, if `auto` selected `xdp`.
     pub(super) fn standby_sockets(&self, target: &Target) -> Result<Vec<PacketSocket>, OpenError> {
         let interface = || target.device.name.clone();
         let failed = |source| OpenError::PacketSocket {
@@ -447,7 +447,7 @@ impl CaptureBuilder {
         (0..count).map(|_| PacketSocket::new()).collect::<Result<_, _>>().map_err(failed)
     }
 
-    /// What the rings of an elastic capture share.
+    /// The UMEM and the stock that the rings of an elastic capture share.
     pub(super) fn commons(
         &self,
         targets: &[Target],
@@ -509,16 +509,16 @@ impl CaptureBuilder {
     }
 }
 
-/// How fast packets may come by a link, by default.
+/// Classes of link speeds, which determine the default buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkRate {
-    /// The host talks to itself.
+    /// Loopback.
     Loopback,
     /// In Mbit/s.
     Speed(u32),
     /// An interface without a link, such as a veth.
     Virtual,
-    /// The driver does not report a speed, as that of a virtual machine's NIC.
+    /// The driver does not report a speed, as in virtual machines.
     Unknown,
 }
 
@@ -540,8 +540,8 @@ impl LinkRate {
 
     /// Bytes of cells for all rings of the link together.
     ///
-    /// At the line rate these are, in frames of 1,518 and of 64 bytes: with 1 Gbit/s 0.4 s and 22 ms, with 10 Gbit/s 160 ms
-    /// and 8.8 ms, with 100 Gbit/s 65 ms and 3.5 ms.
+    /// At the line rate, these buffer frames of 1,518 and of 64 bytes for: with 1 Gbit/s 0.4 s and 22 ms, with 10 Gbit/s
+    /// 160 ms and 8.8 ms, with 100 Gbit/s 65 ms and 3.5 ms.
     fn pool_bytes(self) -> u64 {
         match self {
             Self::Loopback | Self::Virtual | Self::Speed(..=1_000) => 64 << 20,
@@ -552,11 +552,11 @@ impl LinkRate {
     }
 }
 
-/// A ring keeps a burst of some thousand packets also where there are many.
+/// Even with many rings, each keeps a burst of some thousand packets.
 const RING_BYTES_MIN: u64 = 16 << 20;
 
-/// Bytes that a capture from the whole of `device` takes for packets by default, if the memory is there: an eighth of that of the
-/// machine or of the memory cgroup is the most.
+/// Default memory for packets of a capture from all queues of `device`, at most an eighth of the memory of the machine or of the
+/// memory cgroup.
 pub fn wanted_pool_bytes(device: &Device) -> u64 {
     default_pool_bytes(LinkRate::of(device).pool_bytes(), device.rx_queues.into(), u64::MAX)
 }
@@ -567,7 +567,7 @@ fn default_pool_bytes(links: u64, rings: u64, memory: u64) -> u64 {
     links.max(rings * RING_BYTES_MIN).min(memory / 8)
 }
 
-/// The largest number up to `most` that fits, where all below it fit as well; 1 if none does.
+/// The largest number up to `most` that fits, if all smaller numbers fit as well; 1 if none fits.
 fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
     let (mut fitting, mut beyond) = (1, most + 1);
     while beyond - fitting > 1 {

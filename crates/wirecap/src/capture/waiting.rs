@@ -1,13 +1,13 @@
 //! How a worker waits: a state machine without a clock or a system call, which [`Worker`](crate::Worker) and the
 //! simulator run.
 //!
-//! A worker that finds nothing sleeps by time first and polls only when traffic has paused: the
-//! sender's core pays for every wake-up of a poller (a few hundred nanoseconds in the receive path),
-//! while a sleeper costs it nothing, and packets wait safely in the pool. While a ring of its group is above T it does
-//! neither.
+//! A worker that finds no packets first sleeps for a fixed time, and polls only when traffic has paused: each wake-up
+//! of a polling worker costs the sender's core a few hundred nanoseconds in the receive path, whereas a sleeping
+//! worker costs it nothing, and packets wait in the pool. While a ring of its group is above T, a worker neither
+//! sleeps nor polls.
 //!
-//! For each chunk that the application asks for, a worker [`begin`](Waiting::begin)s, [`ask`](Waiting::ask)s, and, as
-//! long as it gets nothing, goes [`idle`](Waiting::idle) and asks again.
+//! For each chunk that the application requests, a worker calls [`begin`](Waiting::begin) and [`ask`](Waiting::ask),
+//! and as long as it gets no chunk, [`idle`](Waiting::idle) and `ask` again.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use crate::umem::chunk::Chunk;
 
 /// The shortest sleep, which the kernel's timer slack doubles.
 pub(crate) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
-/// The longest sleep. When it finds nothing, the worker polls.
+/// The longest sleep. If the worker then finds no packets, it polls.
 pub(crate) const LONGEST_SLEEP: Duration = Duration::from_millis(1);
 /// A wake-up that finds more packets than this came too late.
 const WORTH_WAKING: usize = 256;
 /// A wake-up that finds fewer packets than this came too early.
 const NOT_WORTH_WAKING: usize = WORTH_WAKING / 2;
-/// A packet comes every so often at the line rate of 10 Gbit/s.
+/// Time between two packets at the line rate of 10 Gbit/s.
 pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
 /// A sleep may take an eighth of the cells that are posted.
 const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
-/// How often a worker that polls looks whether its interface is still there, which no descriptor tells: some
-/// thousand instructions.
+/// Interval at which a polling worker checks whether its interface still exists, which no descriptor reports:
+/// some thousand instructions.
 pub(crate) const LOOK_ROUND: Duration = Duration::from_millis(250);
-/// In advanced mode it also looks whether a buddy is in need that cannot call for help because it is
-/// busy with one chunk, or stuck; in both it looks whether rings have all the free cells that they should. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
+/// In advanced mode it also checks whether a buddy needs help that cannot call, because it is busy with one chunk or stuck. In both
+/// modes it checks whether rings have all required free cells. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms; a wake-up
 /// costs some microseconds, so an idle worker stays below 0.1 % of a core.
 pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
-/// How often in a row a worker asks again for a chunk of a ring above T that other workers are capturing from. That takes
-/// microseconds; a worker that was interrupted meanwhile needs the processor.
+/// Number of immediate retries to get a chunk of a ring above T from which other workers are capturing. Their captures
+/// take microseconds; a worker that was preempted during one needs the processor.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 /// Whether this many packets are worth a chunk.
@@ -49,9 +49,9 @@ fn is_worth_taking(packets: u32) -> bool {
 pub(crate) enum Wait {
     /// Lets others run.
     Yield,
-    /// Sleeps so long; nothing wakes it.
+    /// Sleeps for this time; nothing wakes it.
     Sleep(Duration),
-    /// Sleeps until packets arrive in a home ring or a buddy calls, so long at most.
+    /// Sleeps until packets arrive in a home ring or a buddy calls, for at most this time.
     Poll(Duration),
 }
 
@@ -64,12 +64,12 @@ pub(crate) struct Waiting {
     longest_sleep: Duration,
     /// Packets captured since the last sleep.
     taken: usize,
-    /// Packets that the last chunk left in a home ring, as far as that is known.
+    /// Packets that the last chunk left in a home ring, if known.
     left_behind: u32,
     vain_rounds: u32,
     /// Buddies may call it.
     polls: bool,
-    /// It does not look at its buddies before it waits: as it was, and as the simulator must find out.
+    /// It does not look at its buddies before it waits: the former fault, which the simulator must detect.
     #[cfg(test)]
     pub(crate) is_heedless: bool,
 }
@@ -96,7 +96,7 @@ impl Waiting {
     /// accumulate. A chunk of two packets costs nearly as much as a full one.
     #[inline]
     pub(crate) fn begin(&mut self, group: &Group, now: impl Fn() -> u64) -> Option<Wait> {
-        // Under load this is all: a look at a ring reads what the kernel writes.
+        // Under load the function ends here, because looking at a ring reads memory that the kernel writes.
         if self.taken == 0 || is_worth_taking(self.left_behind) {
             return None;
         }
@@ -129,7 +129,7 @@ impl Waiting {
         asked
     }
 
-    /// How many buddies should be woken after the last question.
+    /// Number of buddies to wake after the last request.
     #[inline]
     pub(crate) fn calls(&self) -> usize {
         self.turn.calls
@@ -152,6 +152,11 @@ impl Waiting {
         self.rest(group, now, lags)
     }
 
+    /// The next wait polls at once: the caller has rested and found nothing.
+    pub(crate) fn skip_sleeps(&mut self) {
+        (self.taken, self.sleep) = (0, self.longest_sleep);
+    }
+
     fn is_needed(&self, group: &Group) -> bool {
         #[cfg(test)]
         if self.is_heedless {
@@ -171,7 +176,7 @@ impl Waiting {
         self.sleep = self.longest_sleep / 2;
         group.set_asleep(self.worker, true);
         self.polls = true;
-        // A buddy that called before it saw us asleep was not heard: look once more, then sleep.
+        // A buddy that called before it saw this worker asleep did not wake it: look once more, then sleep.
         if !group.is_quiet(self.worker, now) {
             return Wait::Yield;
         }

@@ -1,5 +1,5 @@
-//! The watcher: a thread that checks whether the interfaces of a capture are still as they were, and restores capturing
-//! if they are not.
+//! The watcher: a thread that checks whether the interfaces of a capture have changed, and restores capturing if they
+//! have.
 //!
 //! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
 //! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
+use wirecap_units::error::causes;
 
 use super::builder::CaptureBuilder;
 use super::event::Event;
@@ -122,7 +123,7 @@ pub(super) struct Watched {
     /// When counters were last read.
     counted: Instant,
     connection: Connection,
-    /// The unseen periods; the last one may still last.
+    /// The unseen periods; the last one may be open.
     unseen: Vec<Unseen>,
     /// The last reported reason why it is not captured again.
     obstacle: Option<String>,
@@ -139,7 +140,7 @@ pub(super) struct Watched {
     pulse: Pulse,
     /// Packets counted up to the last check.
     packets: u64,
-    /// Its program was attached anew during the current gap.
+    /// Its program was attached again during the current gap.
     was_attached_anew: bool,
 }
 
@@ -258,7 +259,7 @@ impl Watched {
         }
     }
 
-    /// Everything is in order, and was at `now`.
+    /// Everything was in order at `now`.
     fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
         self.well = now;
         self.obstacle = None;
@@ -428,7 +429,7 @@ impl Attached {
             builder.tell(&Event::NotHandedBack {
                 interface,
                 reason: reason.to_string(),
-                obstacle: with_causes(&error),
+                obstacle: causes(&error),
             });
         }
     }
@@ -488,8 +489,8 @@ impl Attached {
         }
     }
 
-    /// Attaches the program anew for a driver that does not run it, once per gap: vmxnet3 no longer runs it after it
-    /// was set down and up. With zero-copy a driver that is restarted may lose its cells.
+    /// Attaches the program again for a driver that does not run it, once per gap: vmxnet3 no longer runs it after
+    /// it was set down and up. With zero-copy a driver that is restarted may lose its cells.
     fn attach_anew(&mut self, builder: &CaptureBuilder) {
         let Some(Attachment::Xdp(attachment)) = &mut self.attachment else { return };
         let may = builder.attaches_again && !attachment.is_zero_copy();
@@ -584,7 +585,7 @@ impl Attached {
                 self.watched.lose(UnseenReason::Detached, None, &|event| builder.tell(&event));
                 State::Well
             }
-            Err(error) => State::Unwell(UnseenReason::Detached, Some(with_causes(&error))),
+            Err(error) => State::Unwell(UnseenReason::Detached, Some(causes(&error))),
         })
     }
 
@@ -597,7 +598,7 @@ impl Attached {
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
         let can_return = self.attachment.as_ref().is_some_and(Attachment::can_move);
-        // Now, and not on its return: later times have another reason.
+        // The gap ends now, not when the interface returned: later gaps have another reason.
         self.watched.lose(UnseenReason::Removed, None, tell);
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
@@ -621,7 +622,7 @@ impl Attached {
                 self.target.device.rx_queues = rx_queues;
                 Ok(State::Well)
             }
-            Err(error) => removed(Some(with_causes(&error))),
+            Err(error) => removed(Some(causes(&error))),
         }
     }
 
@@ -663,7 +664,7 @@ impl Attached {
                     tell(Event::QueueAppeared { ring });
                 }
                 Err(error) => {
-                    let (interface, reason) = (self.watched.name.clone(), with_causes(&error));
+                    let (interface, reason) = (self.watched.name.clone(), causes(&error));
                     let missed = Some((queue, reason.clone()));
                     if self.watched.missed_queue != missed {
                         self.watched.missed_queue = missed;
@@ -674,7 +675,7 @@ impl Attached {
             }
         }
         if have_appeared && let Err(error) = attachment.run_on_new_queues() {
-            return State::Unwell(UnseenReason::Queues, Some(with_causes(&error)));
+            return State::Unwell(UnseenReason::Queues, Some(causes(&error)));
         }
         self.target.device.rx_queues = rx_queues;
         State::Well
@@ -712,17 +713,6 @@ impl Attached {
     }
 }
 
-/// The error with its causes.
-fn with_causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        text += &format!(": {source}");
-        cause = source.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -752,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn a_carrier_that_was_away_between_two_looks_is_noticed() {
+    fn a_carrier_loss_between_two_checks_is_detected() {
         let mut watched = watched(true);
         let looks =
             [(true, 4), (true, 4), (true, 5), (true, 5), (false, 6), (false, 6), (true, 6), (true, 6)];

@@ -17,13 +17,13 @@ const AF_INET6: u8 = libc::AF_INET6 as u8;
 pub struct Address {
     /// The address itself.
     pub ip: IpAddr,
-    /// How many leading bits name the network.
+    /// The prefix length of the network.
     pub prefix_len: u8,
-    /// How far it is valid.
+    /// Its scope.
     pub scope: Scope,
 }
 
-/// How far from the host an address is valid.
+/// The scope in which an address is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Everywhere.
@@ -34,7 +34,7 @@ pub enum Scope {
     Link,
     /// In this host only.
     Host,
-    /// A number that the administrator gave a meaning to.
+    /// A scope number defined by the administrator.
     Other(u8),
 }
 
@@ -87,12 +87,12 @@ impl Address {
         self.ip.is_ipv4().then(|| Ipv4Addr::from_bits(u32::MAX.checked_shl(host_bits).unwrap_or(0)))
     }
 
-    /// Whether it is an IPv6 link-local address that was not configured, as every interface gets one that is up.
+    /// Whether it is an automatic IPv6 link-local address, which every interface gets when it is up.
     ///
-    /// The kernel and network managers derive them from the hardware address or a hash. One with nothing
-    /// but zeros in the first half of the interface's part, like `fe80::1`, was given by hand. IPv4 ones
-    /// (169.254.0.0/16) are not automatic in this sense: a program or a user decided that the host
-    /// shall talk on this link.
+    /// The kernel and network managers derive them from the hardware address or a hash. An address with only
+    /// zeros in the first half of the interface identifier, such as `fe80::1`, was configured manually. IPv4
+    /// link-local addresses (169.254.0.0/16) are not automatic in this sense: a program or a user decided that
+    /// the host communicates on this link.
     pub fn is_automatic(&self) -> bool {
         match self.ip {
             IpAddr::V4(_) => false,
@@ -107,15 +107,15 @@ pub(super) fn addresses(netlink: &mut Netlink) -> io::Result<Vec<(u32, Address)>
     netlink.list(libc::RTM_GETADDR, &request, Address::parse)
 }
 
-/// A route of the host's through an interface.
+/// A route of the host through an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Route {
-    /// The first address of the network that it leads to.
+    /// The first address of its destination network.
     pub destination: IpAddr,
-    /// How many leading bits name this network; 0 for a default route.
+    /// The prefix length of this network; 0 for a default route.
     pub prefix_len: u8,
-    /// The router, if it does not lead to neighbours.
+    /// The router; none for directly connected networks.
     pub gateway: Option<IpAddr>,
 }
 
@@ -142,7 +142,7 @@ impl Route {
         Some(Self { destination, prefix_len, gateway: gateway(family, attributes) })
     }
 
-    /// Whether it is there because the host has this address.
+    /// Whether it exists because the host has this address.
     fn follows_from(&self, address: &Address) -> bool {
         self.destination == address.ip && matches!(self.prefix_len, 32 | 128)
     }
@@ -160,8 +160,8 @@ impl fmt::Display for Route {
     }
 }
 
-/// The host's routes through an interface, except those that every interface has which is up
-/// (link-local and multicast ones of IPv6) and those to the host's own addresses.
+/// The host's routes through an interface, except the routes of every interface that is up (link-local and
+/// multicast routes of IPv6) and the routes to the host's own addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Routes {
@@ -169,7 +169,7 @@ pub struct Routes {
     pub count: usize,
     /// The default ones among them.
     pub default: Vec<Route>,
-    /// The others. Only the first few of each family are listed: there may be a million.
+    /// The other routes. Only the first few of each family are listed, because there may be a million.
     pub first: Vec<Route>,
 }
 
@@ -207,7 +207,7 @@ fn family_routes(netlink: &mut Netlink, family: u8, index: u32, addresses: &[Add
     header[0] = family;
     let request = Payload::new(&header).with_u32(libc::RTA_OIF, index);
     netlink.dump(libc::RTM_GETROUTE, &request, |routes: &mut Routes, payload| {
-        // A kernel that does not know the family answers with the routes of all others.
+        // A kernel without this family answers with the routes of all other families.
         let route = Route::parse(payload, index).filter(|_| payload[0] == family);
         if let Some(route) = route.filter(|route| !addresses.iter().any(|own| route.follows_from(own))) {
             routes.add(route);
@@ -219,8 +219,8 @@ fn is_unknown_family(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP))
 }
 
-/// Whether the route's next hop, or one of them, is on the interface of this index. Routes that name
-/// their next hops by number only come from kernels that have looked already.
+/// Whether the route's next hop, or one of them, is on the interface of this index. Only kernels that filter by
+/// interface return routes whose next hops are given by number.
 fn leads_through(attributes: Attributes<'_>, index: u32) -> bool {
     match (attributes.u32(libc::RTA_OIF), attributes.bytes(libc::RTA_MULTIPATH)) {
         (Some(oif), _) => oif == index,

@@ -1,12 +1,12 @@
-//! Which engine suits an interface: the ruling of `--engine auto`.
+//! The selection of `--engine auto` for an interface.
 //!
-//! The `xdp` engine takes frames away from the host. It is chosen only where the host would not miss them.
+//! The engine `xdp` takes frames from the host. It is selected only if the host does not use the interface.
 
 use std::fmt;
 
 use super::{Address, Device, Mac, Route, Upper};
 
-/// Why an interface's traffic is not to be taken from the host.
+/// Why an interface's traffic must not be taken from the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -18,8 +18,8 @@ pub enum Reason {
     Route(Route),
     /// This interface is fed by it.
     Upper(Upper),
-    /// It also receives frames for this hardware address: it has a user that is not visible here, such as a container's
-    /// macvlan in another network namespace.
+    /// It also receives frames for this hardware address: it is used by an interface that is not visible here, such as
+    /// a container's macvlan in another network namespace.
     OtherMac(Mac),
     /// It is down: its future use is unknown.
     Down,
@@ -46,12 +46,12 @@ impl fmt::Display for Reason {
 /// How the `xdp` engine receives frames; the best way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rung {
-    /// The device writes packets straight into the cells.
+    /// The device writes packets directly into the cells.
     ZeroCopy,
     /// The program runs in the driver; the kernel copies packets into the cells.
     NativeCopy,
     /// The program runs in the network stack, on any driver; the kernel copies packets into the cells,
-    /// after it has made a socket buffer.
+    /// after it has allocated a socket buffer.
     Generic,
 }
 
@@ -69,7 +69,7 @@ impl fmt::Display for Rung {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenEngine {
     /// AF_XDP, with the expected rung; `None` if the kernel (before 6.3) does not report the driver's features, so only
-    /// an attempt will tell.
+    /// an attempt shows the rung.
     Xdp(Option<Rung>),
     /// AF_PACKET.
     Packet,
@@ -85,7 +85,7 @@ impl fmt::Display for ChosenEngine {
     }
 }
 
-/// What `--engine auto` takes, and why.
+/// The engine that `--engine auto` selects, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Choice {
@@ -110,7 +110,7 @@ impl Device {
             .or_else(|| (!self.up).then_some(Reason::Down))
     }
 
-    /// The engine that `--engine auto` takes for this interface.
+    /// The engine that `--engine auto` selects for this interface.
     pub fn choose_engine(&self) -> Choice {
         if let Some(reason) = self.carries_host_traffic() {
             return Choice { engine: ChosenEngine::Packet, why: reason.to_string() };

@@ -13,8 +13,8 @@ use crate::sys::ethtool::Ethtool;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceCounters {
-    /// Frames that the device dropped before any XDP program or socket saw them, since it was made;
-    /// `None` if its driver does not report them. Of the whole interface, not of a queue.
+    /// Frames that the device dropped before any XDP program or socket saw them, since it was created; `None`
+    /// if its driver does not report them. For the whole interface, not for a queue.
     pub dropped: Option<u64>,
     /// The source of the number.
     pub source: DropSource,
@@ -67,7 +67,7 @@ impl Device {
         counters.map_err(|error| self.kernel(error))
     }
 
-    /// How many packets the driver, and if it says so the device, have received by now, added up.
+    /// The sum of the packets that the driver and, if it reports them, the device have received so far.
     pub(crate) fn received(&self) -> Result<u64, DeviceError> {
         let mut netlink = self.reconnect()?;
         let own = Ethtool::new(netlink.socket(), &self.name).and_then(|ethtool| ethtool.statistics());
@@ -88,8 +88,8 @@ impl Device {
     }
 
     fn veth_counters(&self, netlink: &mut Netlink) -> io::Result<DeviceCounters> {
-        // The queues first: whatever arrives between the two readings is then counted too early, not too late,
-        // and the difference does not fall below the truth.
+        // The queues first: packets that arrive between the two readings then make the difference too large,
+        // never too small.
         let queues = Ethtool::new(netlink.socket(), &self.name)?.statistics()?;
         let (link, statistics) = self.link_now(netlink)?;
         if link.attached_xdp.iter().any(|program| program.mode == XdpMode::Native)

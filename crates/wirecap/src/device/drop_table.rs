@@ -7,7 +7,7 @@
 
 use super::link::LinkStatistics;
 
-/// A count that a device's losses are part of.
+/// A counter that includes a device's losses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counter {
     /// The link's `rx_missed_errors`.
@@ -22,11 +22,11 @@ enum Counter {
 
 use Counter::{Fifo, Missed, Own, OwnIfAny};
 
-/// Where a driver counts its device's losses.
+/// The counters of a driver for its device's losses.
 #[derive(Debug)]
 pub(super) struct Row {
     driver: &'static str,
-    /// Frames are counted in one of these each.
+    /// Each frame is counted in one of these.
     counters: &'static [Counter],
 }
 
@@ -81,7 +81,7 @@ impl Row {
         self.counters.iter().any(|counter| matches!(counter, Own(_) | OwnIfAny(_)))
     }
 
-    /// What the device lost; `None` if the driver does not have the statistics that the row says: it is another version.
+    /// The device's losses; `None` if the driver does not have the statistics of the row, because it is another version.
     pub(super) fn dropped(&self, link: &LinkStatistics, own: &[(String, u64)]) -> Option<u64> {
         let sum = |name: &str| {
             let named = own.iter().filter(|(own, _)| own.trim() == name).map(|(_, count)| *count);
@@ -110,8 +110,8 @@ mod tests {
         output.lines().filter_map(statistic).collect()
     }
 
-    /// What `driver` lost by the record, and by `link`. Records have the names that the driver prints, in its order, cut
-    /// short; ixgbe's counts are those of a public report.
+    /// The losses of `driver` according to the record, and to `link`. Records have the names that the driver prints, in
+    /// its order, cut short; ixgbe's counts are those of a public report.
     fn lost(driver: &str, record: &str, link: LinkStatistics) -> Option<u64> {
         Row::of(driver).expect("there is a row").dropped(&link, &parse(record))
     }
@@ -127,7 +127,7 @@ mod tests {
     };
 
     #[test]
-    fn each_driver_s_losses_are_found_where_it_counts_them() {
+    fn each_drivers_losses_are_read_from_its_counters() {
         let cases = [
             ("ixgbe", include_str!("records/ixgbe"), 7 + 1119),
             ("igb", include_str!("records/igb"), 30),

@@ -15,7 +15,7 @@ use super::netlink::{Messages, Netlink};
 const HOST_GROUPS: u32 =
     (libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE)
         as u32;
-/// A datagram of news is as long as one interface's description.
+/// The maximum length of a notification, which describes one interface.
 const NEWS_BYTES: usize = 1 << 16;
 
 /// Something that changed.
@@ -31,11 +31,11 @@ pub(crate) enum News {
     Overrun,
 }
 
-/// News of the network namespace of the thread that opened it.
+/// Notifications of the network namespace of the thread that opened it.
 #[derive(Debug)]
 pub(crate) struct Events {
     links: Netlink,
-    /// Apart, because a routing daemon may change more at once than the kernel can keep.
+    /// On a separate socket, because a routing daemon may change more at once than the kernel can queue.
     host: Netlink,
 }
 
@@ -49,7 +49,7 @@ impl Events {
         Ok(Self { links: subscribed(libc::RTMGRP_LINK as u32)?, host: subscribed(HOST_GROUPS)? })
     }
 
-    /// Readable when there is news.
+    /// Readable when there are notifications.
     pub(crate) fn descriptors(&self) -> [BorrowedFd<'_>; 2] {
         [self.links.socket(), self.host.socket()]
     }

@@ -6,17 +6,17 @@ use super::xdp::AttachedXdp;
 use super::{Device, DeviceError};
 use crate::sys::ethtool::Ethtool;
 
-/// What of an interface may change while it is captured.
+/// The properties of an interface that may change while it is captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Glance {
     pub(crate) name: String,
     pub(crate) up: bool,
     pub(crate) carrier: bool,
-    /// How often it has lost its carrier; `None` if the kernel does not say.
+    /// Number of carrier losses; `None` if the kernel does not report it.
     pub(crate) carrier_losses: Option<u32>,
     pub(crate) mtu: u32,
     pub(crate) attached_xdp: Vec<AttachedXdp>,
-    /// The receive queues in use; `None` if the driver does not say.
+    /// The receive queues in use; `None` if the driver does not report them.
     pub(crate) rx_queues: Option<u32>,
 }
 
@@ -30,8 +30,8 @@ impl Device {
         self.look_over(&mut self.reconnect()?)
     }
 
-    /// As [`look`](Self::look), over a connection that is kept from one look to the next, unless something went wrong. Making
-    /// one takes a third of a look.
+    /// As [`look`](Self::look), over a connection that is kept between looks, unless an error occurred. Opening one takes a
+    /// third of the time of a look.
     pub(crate) fn look_again(&self, kept: &mut Connection) -> Result<Option<Glance>, DeviceError> {
         let mut netlink = match kept.0.take() {
             Some(netlink) => netlink,

@@ -1,4 +1,4 @@
-//! Which packets a device gives times by its own clock.
+//! The packets that a device timestamps with its own clock.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use crate::sys::ethtool::Ethtool;
 const STAMPS_NONE: i32 = 0;
 const STAMPS_ALL: i32 = 1;
 
-/// Which received packets a device stamps.
+/// The received packets that a device timestamps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HardwareClock {
-    /// It has no clock, or none that the kernel knows.
+    /// It has no clock, or its clock is unknown to the kernel.
     Missing,
     /// It could, but is not configured to.
     Off,
@@ -33,7 +33,7 @@ impl HardwareClock {
     }
 }
 
-/// Drivers without a clock refuse the question in several ways.
+/// Drivers without a clock reject the query with several errors.
 fn is_ignorance(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL))
 }

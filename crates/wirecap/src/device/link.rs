@@ -19,7 +19,7 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     pub(super) operational_state: u8,
     pub(super) carrier: bool,
-    /// How often it has lost its carrier.
+    /// Number of carrier losses.
     pub(super) carrier_losses: Option<u32>,
     /// The type of a virtual interface (`veth`, `bridge`); hardware has none.
     pub(super) kind: Option<String>,
@@ -63,7 +63,7 @@ impl Link {
     }
 }
 
-/// The counters of an interface that have to do with frames lost on the way in (`struct rtnl_link_stats64`).
+/// The counters of an interface for frames lost on reception (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkStatistics {
     pub(super) rx_packets: u64,
@@ -124,7 +124,7 @@ pub(super) fn link_payload(
     found(netlink.get(libc::RTM_GETLINK, &request))
 }
 
-/// "No such interface" is an answer: it may have gone between two questions.
+/// "No such interface" is a valid answer: it may have been removed between two queries.
 pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(answer) => Ok(Some(answer)),
@@ -133,7 +133,8 @@ pub(super) fn found<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// The further hardware addresses that an Ethernet interface receives for, beside its own and multicast.
+/// The further hardware addresses for which an Ethernet interface receives, in addition to its own and
+/// multicast.
 pub(super) fn other_macs(netlink: &mut Netlink, link: &Link) -> io::Result<Vec<Mac>> {
     const NEIGHBOUR_HEADER_BYTES: usize = 12;
     const NTF_SELF: u8 = 2;
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_a_pair_do_not_stand_on_each_other() {
+    fn the_ends_of_a_pair_are_not_upper_devices_of_each_other() {
         for kind in ["veth", "netkit", "vxcan"] {
             let (a, b) = (link(2, "a", kind, on(3)), link(3, "b", kind, on(2)));
             assert!(!a.carries(&b) && !b.carries(&a), "{kind}");

@@ -1,4 +1,4 @@
-//! Packet sockets: what programs of the host receive by, past its stack, such as DHCP clients.
+//! Packet sockets, with which programs of the host receive outside of its stack, such as DHCP clients.
 
 use std::fs;
 use std::io;

@@ -1,7 +1,7 @@
-//! Questions to the kernel over netlink and their answers, as bytes and attributes.
+//! Netlink requests to the kernel and their answers, as bytes and attributes.
 //!
-//! Attributes are looked up when they are needed: one of the hundred others that a newer kernel words in
-//! a new way must not keep us from reading an interface's name.
+//! Attributes are looked up when they are needed: a changed format of one of the hundred others in a newer
+//! kernel must not prevent reading an interface's name.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -21,9 +21,9 @@ const NLMSG_DONE: u16 = libc::NLMSG_DONE as u16;
 /// The table changed while it was dumped: entries may be missing.
 const NLM_F_DUMP_INTR: u16 = libc::NLM_F_DUMP_INTR as u16;
 const HEADER_BYTES: usize = 16;
-/// The kernel makes a dump's datagrams at most 32 KiB long, and a single answer as long as it must be.
+/// The datagrams of a dump have at most 32 KiB; a single answer may be longer.
 const RECEIVE_BYTES: usize = 1 << 17;
-/// How often an interrupted dump is taken again before the last one is believed.
+/// Number of times that an interrupted dump is repeated before the last one is accepted.
 const DUMP_ATTEMPTS: usize = 5;
 
 /// A connection to the kernel in the network namespace of the thread that opened it.
@@ -96,7 +96,7 @@ impl Netlink {
         self.socket.as_fd()
     }
 
-    /// Asks for one thing and returns the payload of the answer.
+    /// Requests one object and returns the payload of the answer.
     pub(super) fn get(&mut self, kind: u16, payload: &Payload) -> io::Result<Vec<u8>> {
         self.send(kind, NLM_F_REQUEST, payload)?;
         let mut answer = None;
@@ -107,8 +107,7 @@ impl Netlink {
         answer.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Asks for all things of a kind; `add` puts the payload of each into the collection, as far as it
-    /// belongs there.
+    /// Requests all objects of a kind; `add` adds the payload of each to the collection if it belongs there.
     pub(super) fn dump<C: Default>(
         &mut self,
         kind: u16,
@@ -130,7 +129,7 @@ impl Netlink {
         }
     }
 
-    /// Asks for all things of a kind; returns what `parse` made of each payload that it knows.
+    /// Requests all objects of a kind; returns the result of `parse` for each payload that it accepts.
     pub(super) fn list<T>(
         &mut self,
         kind: u16,
@@ -153,8 +152,8 @@ impl Netlink {
         Ok(())
     }
 
-    /// Gives the payloads of the answer to the last request to `accept`, until it has enough or they end.
-    /// False if the kernel says that they changed on the way.
+    /// Passes the payloads of the answer to the last request to `accept`, until it has enough or they end.
+    /// False if the kernel reports that they changed meanwhile.
     fn receive(&mut self, mut accept: impl FnMut(&[u8]) -> ControlFlow<()>) -> io::Result<bool> {
         // Not filled with zeros: a watcher asks ten times a second.
         let mut buffer = Vec::with_capacity(RECEIVE_BYTES);
@@ -171,7 +170,7 @@ impl Netlink {
         }
     }
 
-    /// Takes the next datagram into the empty buffer, as far as that has room.
+    /// Receives the next datagram into the empty buffer, as far as it has room.
     fn receive_datagram<'a>(&self, buffer: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
         let (_, len) = rustix::io::retry_on_intr(|| {
             rustix::net::recv(&self.socket, spare_capacity(buffer), RecvFlags::TRUNC)
@@ -202,13 +201,14 @@ fn read_message(
 ) -> io::Result<ControlFlow<()>> {
     match message.message_type() {
         NLMSG_NOOP => Ok(ControlFlow::Continue(())),
-        // The end of a list begins like an error, and is one if the list broke off.
+        // The end of a list begins like an error, and is one if the list was interrupted.
         NLMSG_ERROR | NLMSG_DONE => acknowledged(message.payload()).map(ControlFlow::Break),
         _ => Ok(accept(message.payload())),
     }
 }
 
-/// What the number at the head of an error or of a dump's end says; no number says no error.
+/// The meaning of the number at the beginning of an error or of a dump's end; without a number there is no
+/// error.
 fn acknowledged(payload: &[u8]) -> io::Result<()> {
     match ErrorBuffer::new_checked(payload).ok().and_then(|error| error.code()) {
         Some(code) => Err(io::Error::from_raw_os_error(-code.get())),
@@ -339,8 +339,8 @@ mod tests {
         assert_eq!(attributes.bytes(4), None);
     }
 
-    /// Bytes that no kernel sends: all beginnings of a message with everything in it, and it with each byte
-    /// replaced.
+    /// Bytes that no kernel sends: all truncations of a message with all attributes, and the message with each
+    /// byte replaced.
     #[test]
     fn no_bytes_make_a_reader_panic() {
         let hops = [16_u8, 0, 0, 0, 3, 0, 0, 0, 8, 0, 5, 0, 192, 0, 2, 1];

@@ -10,18 +10,18 @@ use crate::sys::ethtool::Ethtool;
 pub struct Offloads {
     /// Received TCP segments are merged by the stack (`ethtool -K DEV gro off`). XDP sees them before.
     pub gro: bool,
-    /// They are merged by the hardware, by the stack's rules (`rx-gro-hw off`).
+    /// The hardware merges them by the stack's rules (`rx-gro-hw off`).
     pub gro_hardware: bool,
-    /// They are merged by the hardware or the driver beyond recognition (`lro off`).
+    /// The hardware or the driver merges them irreversibly (`lro off`).
     pub lro: bool,
     /// The hardware segments sent TCP data: a capture of sent packets contains unsegmented ones (`tso off`).
     pub tso: bool,
-    /// They are cut by the stack, after a capture has seen them (`gso off`).
+    /// The stack segments them, after a capture has seen them (`gso off`).
     pub gso: bool,
-    /// VLAN tags of received frames are taken out by the hardware (`rxvlan off`).
+    /// The hardware removes VLAN tags of received frames (`rxvlan off`).
     pub rx_vlan: bool,
-    /// Checksums of sent frames are filled in by the hardware, after a capture has seen them (`tx off`). On a
-    /// virtual device not at all.
+    /// The hardware fills in checksums of sent frames, after a capture has seen them (`tx off`). On a virtual
+    /// device they are never filled in.
     pub tx_checksum: bool,
 }
 

@@ -10,10 +10,10 @@ use crate::bpf::Program;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct XdpOwner {
-    /// The program's name; telling it takes CAP_SYS_ADMIN.
+    /// The program's name; reading it requires CAP_SYS_ADMIN.
     pub program: Option<String>,
     /// The process that holds the link by which it is attached, and what that process runs. None if it was attached without
-    /// a link, as by ip(8), or this process may not look.
+    /// a link, as by ip(8), or this process lacks the permission.
     pub process: Option<(u32, String)>,
 }
 

@@ -8,7 +8,7 @@ use super::link::{self, LinkStatistics};
 use super::{Device, DeviceError};
 use crate::sys::ethtool::Ethtool;
 
-/// How a device is set. What its driver does not report is `None` or empty.
+/// The settings of a device. Values that its driver does not report are `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Settings {
@@ -20,7 +20,7 @@ pub struct Settings {
     pub rx_coalescing: Option<RxCoalescing>,
     /// Its use of pause frames (`ethtool -a`).
     pub pause: Option<Pause>,
-    /// How it spreads flows over receive queues (`ethtool -x`).
+    /// How it distributes flows over receive queues (`ethtool -x`).
     pub spreading: Option<Spreading>,
     /// The parts of a packet that are hashed, by flow type (`ethtool -n DEV rx-flow-hash tcp4`), as the letters of ethtool(8):
     /// `sdfn` is both addresses and both ports.
@@ -29,7 +29,7 @@ pub struct Settings {
     pub features: BTreeMap<String, Feature>,
     /// The number of its hardware clock, `/dev/ptpN` (`ethtool -T`).
     pub clock: Option<u32>,
-    /// Frames that it refused (`ip -s -s link`).
+    /// Frames that it rejected (`ip -s -s link`).
     pub rx_errors: Option<RxErrors>,
 }
 
@@ -51,7 +51,7 @@ pub struct Channels {
 pub struct RxRing {
     /// Descriptors of each.
     pub descriptors: u32,
-    /// The most that there can be.
+    /// The maximum size.
     pub descriptors_max: u32,
 }
 
@@ -62,14 +62,14 @@ pub struct RxCoalescing {
     pub usecs: u32,
     /// After at most this many packets; 0 if they are not counted.
     pub frames: u32,
-    /// The driver changes both with the load.
+    /// The driver adapts both to the load.
     pub adaptive: bool,
 }
 
 /// A device's use of pause frames (IEEE 802.3x).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pause {
-    /// Agreed with the other end.
+    /// Negotiated with the other end.
     pub autonegotiate: bool,
     /// It stops sending when it receives one.
     pub rx: bool,
@@ -77,14 +77,14 @@ pub struct Pause {
     pub tx: bool,
 }
 
-/// How a device spreads flows over its receive queues.
+/// How a device distributes flows over its receive queues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spreading {
     /// The indirection table: the queue of each hash, modulo the length.
     pub table: Vec<u32>,
     /// The key of the hash.
     pub key: Vec<u8>,
-    /// Both directions of a flow have one hash with any key (since Linux 6.8).
+    /// Both directions of a flow have the same hash with any key (since Linux 6.8).
     pub symmetric: bool,
 }
 
@@ -97,10 +97,10 @@ pub struct Feature {
     pub changeable: bool,
 }
 
-/// Frames that a device refused, since it was made.
+/// Frames that a device rejected since it was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RxErrors {
-    /// Of a length that it does not take: longer than its MTU, or shorter than a frame can be.
+    /// Of an invalid length: longer than its MTU, or shorter than the minimum.
     pub length: u64,
     /// With a wrong check sequence.
     pub crc: u64,
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_packet_have_ethtool_s_letters() {
+    fn the_parts_of_a_packet_have_ethtools_letters() {
         assert_eq!(letters(0b1111_0000), "sdfn");
         assert_eq!(letters(0b0011_0000), "sd");
         assert_eq!(letters(0), "");

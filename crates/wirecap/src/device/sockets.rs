@@ -8,15 +8,15 @@ use super::netlink::{Attributes, Netlink, Payload};
 const BY_FAMILY: u16 = 20;
 /// Bytes of `struct unix_diag_msg`.
 const ANSWER_BYTES: usize = 16;
-/// The states of a socket that has taken a name, as bits: it listens (`TCP_LISTEN`), or does not yet (`TCP_CLOSE`). The
-/// sockets of its connections bear the name as well, and belong to no user.
+/// The states of a socket that is bound to a name, as bits: it listens (`TCP_LISTEN`), or does not listen yet
+/// (`TCP_CLOSE`). The sockets of its connections also have the name, and belong to no user.
 const NAMED: u32 = 1 << 10 | 1 << 7;
 /// `UDIAG_SHOW_NAME` and `UDIAG_SHOW_UID` (`linux/unix_diag.h`).
 const SHOW: u32 = 0x01 | 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
 
-/// A socket that has taken an abstract name (`unix(7)`), without the zero that such names begin with.
+/// A socket that is bound to an abstract name (`unix(7)`), given without its leading zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AbstractName {
     pub(crate) name: String,

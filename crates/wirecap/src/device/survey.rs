@@ -1,4 +1,4 @@
-//! Puts together what netlink, ethtool and the `netdev` family say about interfaces.
+//! Combines the information of netlink, ethtool and the `netdev` family about interfaces.
 
 use std::io;
 
@@ -21,7 +21,7 @@ pub(super) struct Survey {
     listeners: Vec<PacketListener>,
 }
 
-/// What the host has to do with an interface.
+/// The host's use of an interface.
 #[derive(Debug, Default)]
 struct Surroundings {
     addresses: Vec<Address>,

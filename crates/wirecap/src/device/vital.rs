@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::Device;
 
-/// Drivers that have the device itself send an interrupt when an AF_XDP socket wakes them, so that an answer proves the
-/// device alive. Sources are those of Linux 6.12 and, for igb, 6.14, below `drivers/net/ethernet`.
+/// Drivers that make the device send an interrupt when an AF_XDP socket wakes them, so an answer proves that the device
+/// works. Sources are those of Linux 6.12 and, for igb, 6.14, below `drivers/net/ethernet`.
 const ANSWERING: &[&str] = &[
     // intel/igb/igb_xsk.c igb_xsk_wakeup: writes EICS.
     "igb", // intel/igc/igc_main.c igc_xsk_wakeup: writes EICS.
@@ -20,16 +20,16 @@ const ANSWERING: &[&str] = &[
 /// The status bit of a virtio device whose driver is ready; a reset clears it.
 const DRIVER_OK: u32 = 4;
 
-/// Where a device shows that it is alive.
+/// The sources of a device's signs of life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Vital {
     /// Its folder in /sys/bus/pci/devices, if it has one.
     folder: Option<PathBuf>,
-    /// The kernel's interrupts, a folder each.
+    /// The directory of the kernel's interrupts.
     interrupts: PathBuf,
     /// Its status, if it is a virtio device.
     status: Option<PathBuf>,
-    /// A wake-up of its driver becomes an interrupt of the device.
+    /// A wake-up of its driver causes an interrupt of the device.
     answers: bool,
 }
 
@@ -51,12 +51,12 @@ impl Vital {
         Self { folder, interrupts: sys.join("kernel/irq"), status, answers }
     }
 
-    /// Whether its driver has the device answer by an interrupt, as far as is known.
+    /// Whether its driver is known to make the device answer with an interrupt.
     pub(crate) fn answers(&self) -> bool {
         self.answers
     }
 
-    /// How many interrupts it has sent so far. The number may fall when its driver asks for other ones.
+    /// Number of interrupts that it has sent so far. It may decrease when its driver requests other interrupts.
     pub(crate) fn interrupts(&self) -> Option<u64> {
         let numbers = fs::read_dir(self.folder.as_ref()?.join("msi_irqs")).ok()?;
         let count = |number: fs::DirEntry| {
@@ -67,7 +67,7 @@ impl Vital {
         numbers.flatten().map(count).sum()
     }
 
-    /// Whether the device was reset, which its driver does not know.
+    /// Whether the device was reset without its driver's knowledge.
     pub(crate) fn was_reset(&self) -> bool {
         let status = self.status.as_ref().and_then(|status| fs::read_to_string(status).ok());
         let status = status.as_deref().and_then(|status| status.trim().strip_prefix("0x"));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_known_of_a_device_that_is_on_no_such_bus() {
+    fn a_device_on_another_bus_has_no_signs_of_life() {
         let sys = Sys::new("none");
         for place in [None, Some("usb-0000:00:14.0-1")] {
             let vital = Vital::below(&sys.0, place, Some("igb"));

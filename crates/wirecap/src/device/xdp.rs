@@ -34,11 +34,12 @@ bitflags! {
     /// The driver's XDP features.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XdpFeatures: u64 {
-        /// Programs run in the driver, and may abort, drop, pass and send back.
+        /// Programs run in the driver and may return XDP_ABORTED, XDP_DROP, XDP_PASS and XDP_TX.
         const BASIC = 1;
-        /// Programs may redirect, as AF_XDP needs it.
+        /// Programs may redirect, which AF_XDP requires.
         const REDIRECT = 1 << 1;
-        /// Frames can be redirected to this device. A veth says so only while its peer has a program or GRO.
+        /// Frames can be redirected to this device. A veth reports this only while its peer has a program or
+        /// GRO.
         const NDO_XMIT = 1 << 2;
         /// AF_XDP without a copy.
         const XSK_ZEROCOPY = 1 << 3;
@@ -57,14 +58,14 @@ bitflags! {
         const TIMESTAMP = 1;
         /// The hardware's flow hash.
         const HASH = 1 << 1;
-        /// The VLAN tag that the hardware took out.
+        /// The VLAN tag that the hardware removed.
         const VLAN_TAG = 1 << 2;
     }
 
     /// The driver's features for frames sent by AF_XDP.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct XskFeatures: u64 {
-        /// Tell when a frame went out.
+        /// Report the transmission time of a frame.
         const TX_TIMESTAMP = 1;
         /// Fill in checksums.
         const TX_CHECKSUM = 1 << 1;
@@ -93,7 +94,7 @@ impl XdpSupport {
         self.features.contains(XdpFeatures::BASIC | XdpFeatures::REDIRECT)
     }
 
-    /// Whether they can be served without a copy.
+    /// Whether zero-copy is possible.
     pub fn is_zero_copy(&self) -> bool {
         self.is_native() && self.features.contains(XdpFeatures::XSK_ZEROCOPY)
     }
@@ -124,7 +125,7 @@ impl XdpSupport {
 pub enum XdpMode {
     /// In the driver.
     Native,
-    /// In the stack, after the driver has made a socket buffer.
+    /// In the stack, after the driver has allocated a socket buffer.
     Generic,
     /// In the hardware.
     Offloaded,
@@ -182,7 +183,7 @@ impl Netdev {
         Ok(family.map(|family| Self { netlink, family }))
     }
 
-    /// What the interface's driver offers, if the kernel tells.
+    /// The features of the interface's driver, if the kernel reports them.
     pub(super) fn xdp_support(&mut self, ifindex: u32) -> Option<XdpSupport> {
         let request = command(NETDEV_CMD_DEV_GET).with_u32(NETDEV_A_DEV_IFINDEX, ifindex);
         self.netlink.get(self.family, &request).ok().and_then(|payload| XdpSupport::parse(&payload))
@@ -213,7 +214,7 @@ fn command(command: u8) -> Payload {
 mod tests {
     use super::*;
 
-    /// An answer as a driver with zero-copy gives it.
+    /// The answer of a driver with zero-copy.
     fn zero_copy_answer() -> Payload {
         let all_features_and_one_to_come = 0xff_u64;
         command(NETDEV_CMD_DEV_GET)
@@ -244,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_said_is_not_nothing_offered() {
+    fn a_missing_report_is_not_an_empty_one() {
         assert_eq!(XdpSupport::parse(command(NETDEV_CMD_DEV_GET).bytes()), None);
         assert_eq!(XdpSupport::parse(&[]), None);
     }

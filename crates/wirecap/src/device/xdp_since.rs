@@ -16,7 +16,7 @@ impl KernelVersion {
         Self { major, minor }
     }
 
-    /// From the kernel's name of itself, such as `6.12.117-amd64`.
+    /// Parses the kernel's release string, such as `6.12.117-amd64`.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.trim().split(|c: char| !c.is_ascii_digit());
         Some(Self::new(numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -30,12 +30,12 @@ impl fmt::Display for KernelVersion {
     }
 }
 
-/// Since when a driver has XDP.
+/// The first kernel versions with XDP in a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpSince {
     /// Programs in the driver, with redirection.
     pub native: KernelVersion,
-    /// AF_XDP without a copy of received packets; `None` if no version known here has it.
+    /// AF_XDP zero-copy for received packets; `None` if no known version has it.
     pub zero_copy: Option<KernelVersion>,
 }
 
@@ -51,7 +51,7 @@ const fn row(
     (driver, XdpSince { native: KernelVersion::new(native.0, native.1), zero_copy })
 }
 
-/// The drivers that are known, by the release in which the commit that added the function appeared.
+/// The known drivers, with the release in which the commit that added the function appeared.
 const DRIVERS: &[(&str, XdpSince)] = &[
     row("bnxt_en", (4, 11), None),
     row("ena", (5, 6), None),

@@ -16,7 +16,7 @@ pub(super) struct Sift {
 }
 
 impl Sift {
-    /// Those that `request` asks for, nothing being known of the file's interfaces yet.
+    /// The filter of `request`, before any interface of the file is known.
     pub(super) fn new(request: FilterRequest) -> Self {
         Self { request: Some(request), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! All ports of a capture that forwards, and the way back from them.
+//! All ports of a forwarding capture, and the return of cells from them.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use crate::umem::owners::Owners;
 /// All ports of a capture.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// Where cells belong; `None` if all packets are copied.
+    /// The owners of cells; `None` if all packets are copied.
     pub(super) owners: Option<Arc<Owners>>,
     pub(super) ports: Vec<PortShared>,
-    /// What keeps rings in order, if anything does.
+    /// The sequences that keep rings in order, if order is kept.
     orders: Vec<Arc<Sequence>>,
-    /// Packets that a port takes until it hands them over.
+    /// Number of packets that a port collects before it hands them over.
     pub(super) batch_packets: usize,
 }
 
-/// What the handles on one port share.
+/// The state that the handles on one port share.
 #[derive(Debug)]
 pub(crate) struct PortShared {
     pub(crate) name: String,
@@ -30,7 +30,7 @@ pub(crate) struct PortShared {
     pub(crate) outlets: Vec<Arc<dyn Outlet>>,
     /// Bytes of the shortest frame.
     shortest: usize,
-    /// Bytes of the longest one, which changes with the MTU.
+    /// Bytes of the longest frame, which changes with the MTU.
     longest: AtomicUsize,
     pub(super) bad_length: AtomicU64,
     pub(super) no_cell: AtomicU64,
@@ -57,7 +57,7 @@ impl PortShared {
     /// The index of `queue`, or of its substitute, among the transmit queues.
     pub(super) fn lane_of(&self, queue: u32) -> usize {
         let place = queue as usize;
-        // Mostly there are all from 0 on.
+        // In most cases all queues from 0 on exist.
         if self.queues.get(place) == Some(&queue) {
             return place;
         }
@@ -107,7 +107,7 @@ impl Exchange {
         self.owners.as_ref().expect("there are cells")
     }
 
-    /// How many cells for new packets are free.
+    /// Number of free cells for new packets.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new_cells(&self) -> usize {
         self.owners.as_ref().map_or(0, |owners| owners.new_cells())
@@ -125,7 +125,7 @@ impl Exchange {
     }
 
     /// Completes pending work of ports that are not sending at the moment.
-    // A capture that does not forward should not make room for it in its own code.
+    // Not inlined, so that it takes no space in the code of captures that do not forward.
     #[inline(never)]
     pub(crate) fn tend(&self) {
         for outlet in self.outlets() {
@@ -135,12 +135,12 @@ impl Exchange {
         self.orders.iter().for_each(|order| order.tend());
     }
 
-    /// Whether something waits that only [`tend`](Self::tend) may move.
+    /// Whether packets wait that only [`tend`](Self::tend) can send.
     pub(crate) fn is_busy(&self) -> bool {
         self.outlets().any(|outlet| outlet.is_lagging()) || self.orders.iter().any(|order| order.is_blocked())
     }
 
-    /// The ports' pages of the ledger.
+    /// The ports' parts of the ledger.
     pub(crate) fn ledgers(&self) -> Vec<PortLedger> {
         let page = |port: &PortShared| PortLedger { name: port.name.clone(), account: port.account() };
         self.ports.iter().map(page).collect()
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_a_port_has_not_got_has_a_stand_in() {
+    fn a_queue_that_a_port_lacks_has_a_substitute() {
         let lanes = |queues: &[u32]| {
             let port = PortShared::new(String::new(), queues.to_vec(), Vec::new(), 0..=0);
             [0, 1, 2, 3].map(|queue| port.lane_of(queue))

@@ -189,7 +189,7 @@ impl<'a> OutPacket<'a> {
         let (first, last) = (cells[0].get(), cells[cells.len() - 1].get());
         let header_distance = if fragmented { 0 } else { first.header_distance() };
         let start = in_memory(origin.base, first.address);
-        // SAFETY: it is as it was captured.
+        // SAFETY: the packet has not been changed since it was captured.
         let wire_len = unsafe { origin.stamps.wire_len_of(start, first.len, header_distance) };
         let (lowest, highest) = match cell_bytes {
             Some(bytes) => (first.address & !(bytes - 1), (last.address & !(bytes - 1)) + bytes),
@@ -211,7 +211,7 @@ impl<'a> OutPacket<'a> {
         Self { cells: Cells::Lent { cells, origin }, base: origin.base, lowest, highest, captured }
     }
 
-    /// A new packet in the cell at `address`; the bytes from `address` on are its own.
+    /// A new packet in the cell at `address`; it owns the bytes from `address` on.
     pub(super) fn new(cell: Descriptor, owners: Arc<Owners>) -> OutPacket<'static> {
         let base = owners.pool().memory().base();
         let bytes = u64::from(owners.pool().geometry().cell_bytes);
@@ -252,7 +252,7 @@ impl<'a> OutPacket<'a> {
         }
     }
 
-    /// What keeps it in the order of its ring, and the sequence number of its chunk.
+    /// The sequence that keeps it in the order of its ring, and the sequence number of its chunk.
     pub(super) fn order(&self) -> Option<(&Arc<dyn Order>, u64)> {
         match &self.cells {
             Cells::Lent { origin, .. } => Some((origin.ring.order.get()?, origin.sequence)),
@@ -338,7 +338,7 @@ impl<'a> OutPacket<'a> {
     /// `None` without timestamps, and for a packet that was [built](crate::Port::build).
     pub fn timestamp(&self) -> Option<Timestamp> {
         let Captured { address, header_distance, stamps, time, .. } = self.captured;
-        // SAFETY: the head did not grow over what stood in front of it.
+        // SAFETY: the head did not grow over the timestamp before it.
         time.unwrap_or_else(|| unsafe { stamps.time_of(in_memory(self.base, address), header_distance) })
     }
 
@@ -348,8 +348,8 @@ impl<'a> OutPacket<'a> {
     }
 
     /// Detaches the packet from its chunk: it may outlive the chunk, be kept, and move to other threads. With the
-    /// engine `packet` it is copied. Costs an allocation. The ring lacks its cells until it is sent or dropped, and it
-    /// no longer has a place in the order of its ring.
+    /// engine `packet` it is copied. Costs an allocation. Its cells are missing in the ring until it is sent or
+    /// dropped, and it no longer belongs to the order of its ring.
     pub fn detach(self) -> DetachedPacket {
         let Cells::Lent { cells, origin } = self.cells else { return DetachedPacket(self.into_static()) };
         let ring = Arc::clone(&origin.ring);

@@ -1,4 +1,5 @@
-//! What packets leave through: a tx ring, or a packet socket; and those that are handed over at once.
+//! Outlets, which send packets: a tx ring, or a packet socket; and batches of packets that are handed over
+//! together.
 
 use std::fmt;
 
@@ -10,9 +11,9 @@ use crate::umem::tx::TxRing;
 /// Packets for one tx queue, in their order.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    /// Their cells, where they are sent as they are.
+    /// Their cells, if they are sent without copying.
     pub(crate) cells: Vec<Descriptor>,
-    /// Their bytes, one after the other, where they are copied, and the length of each.
+    /// Their bytes, one after the other, if they are copied, and the length of each.
     pub(crate) copies: Vec<u8>,
     pub(crate) lens: Vec<u32>,
     /// How many packets there are.
@@ -37,20 +38,20 @@ impl Batch {
     }
 }
 
-/// One transmit queue of an interface, shared by all who send on it.
+/// One transmit queue of an interface, shared by all threads that send on it.
 pub(crate) trait Outlet: Send + Sync + fmt::Debug {
     /// Whether packets are sent from copies, not from their cells.
     fn copies(&self) -> bool;
-    /// Hands the packets of `batch` to the kernel, as far as it takes them, counts the others as dropped, and gives their
-    /// cells back. `late`: they are out of their ring's order. Leaves the batch empty.
+    /// Hands the packets of `batch` to the kernel as far as it accepts them, counts the others as dropped, and returns
+    /// their cells. `late`: they are out of their ring's order. Leaves the batch empty.
     fn submit(&self, batch: &mut Batch, late: bool);
-    /// Counts packets that wait for their turn, and that wait no longer.
+    /// Adds to and subtracts from the number of packets that wait for their turn.
     fn count_parked(&self, coming: u64, going: u64);
-    /// Takes back the cells that the kernel is done with.
+    /// Takes back the cells that the kernel has completed.
     fn collect(&self);
     /// Makes the kernel continue with the packets on its ring.
     fn push_on(&self);
-    /// Whether something is left on its ring that the kernel may take soon.
+    /// Whether its ring has packets that the kernel may soon take.
     fn is_lagging(&self) -> bool;
     /// The account so far.
     fn account(&self) -> PortAccount;

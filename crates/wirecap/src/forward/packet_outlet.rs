@@ -1,7 +1,7 @@
 //! Sending by a packet socket, for interfaces that the engine `packet` captures: packets are copied.
 //!
-//! They bypass the queueing discipline (PACKET_QDISC_BYPASS), as those of AF_XDP do: nothing is held back to be sent
-//! later, taps on the interface do not see them, and a device that has no room says so.
+//! They bypass the queueing discipline (PACKET_QDISC_BYPASS), as packets of AF_XDP do: no packet waits in a queue to
+//! be sent later, taps on the interface do not see them, and a device without room returns an error.
 
 use rustix::io::Errno;
 
@@ -10,7 +10,7 @@ use crate::ledger::{PortAccount, PortDrops};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock};
 use crate::sys::packet::PacketSender;
 
-/// A packet socket that sends, shared by all who send on its interface.
+/// A packet socket that sends, shared by all threads that send on its interface.
 #[derive(Debug)]
 pub(crate) struct PacketOutlet {
     parked: AtomicU64,
@@ -48,14 +48,14 @@ impl Side {
                     self.sent += sent as u64;
                     (sent, None)
                 }
-                // The kernel speaks of the first packet.
+                // The kernel's error concerns the first packet.
                 Err(errno) => (1, Some(errno)),
             };
             match reason {
                 None => {}
                 Some(Errno::NOBUFS) => self.dropped.refused += 1,
                 Some(Errno::MSGSIZE) => self.dropped.bad_length += 1,
-                // The socket has no room until the device is done with earlier packets.
+                // The socket has no room until the device has sent earlier packets.
                 Some(Errno::AGAIN) => {
                     self.dropped.ring_full += lens.len() as u64;
                     return;

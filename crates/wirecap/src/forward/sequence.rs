@@ -14,11 +14,11 @@ use crate::forward::outlet::{Batch, Outlet};
 use crate::sync::{AtomicBool, Mutex, Ordering, lock, try_lock};
 use crate::umem::chunk::Order;
 
-/// What keeps one ring's packets in order.
+/// The sequence that keeps one ring's packets in order.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     longest_wait: Duration,
-    /// More chunks than this do not wait for one.
+    /// Maximum number of chunks that wait for one.
     window: usize,
     blocked: AtomicBool,
     state: Mutex<State>,
@@ -26,13 +26,13 @@ pub(crate) struct Sequence {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the first chunk that is not done with.
+    /// The number of the first unfinished chunk.
     next: u64,
     /// From that one on.
     slots: VecDeque<Slot>,
     /// How many batches wait.
     parked: usize,
-    /// When the first of them came, or an earlier chunk was done with for the last time.
+    /// Time at which the first waiting packet arrived here, or at which an earlier chunk was last finished.
     since: Option<Instant>,
     spare_batches: Vec<Batch>,
     spare_slots: Vec<Vec<Parked>>,
@@ -58,14 +58,14 @@ impl Sequence {
         Self { longest_wait, window, blocked, state }
     }
 
-    /// What keeps a ring in order, as the ring has it: nothing else ever does.
+    /// The ring's reference to its sequence, which is set once.
     pub(crate) fn of(order: &Arc<dyn Order>) -> Arc<Self> {
         let order: Arc<dyn Any + Send + Sync> = Arc::clone(order) as _;
         order.downcast().expect("rings are kept in order by sequences")
     }
 
-    /// Says that there are packets of chunk `sequence`, to be handed over by [`submit`](Self::submit), before
-    /// [`finish`](Self::finish) is called once more.
+    /// Announces packets of chunk `sequence`: [`submit`](Self::submit) will hand them over, and then
+    /// [`finish`](Self::finish) will be called once more.
     pub(crate) fn hold(&self, sequence: u64) {
         let mut state = lock(&self.state);
         if let Some(slot) = state.slot(sequence) {
@@ -90,7 +90,7 @@ impl Sequence {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Lets packets go that have waited for too long.
+    /// Sends packets that have waited for too long.
     pub(crate) fn tend(&self) {
         if self.is_blocked()
             && let Some(mut state) = try_lock(&self.state)
@@ -100,7 +100,7 @@ impl Sequence {
         }
     }
 
-    /// Lets all packets go that wait.
+    /// Sends all waiting packets.
     pub(crate) fn close(&self) {
         let mut state = lock(&self.state);
         while state.parked > 0 {
@@ -129,7 +129,7 @@ impl Sequence {
 }
 
 impl Order for Sequence {
-    /// Says that the chunk was dropped, or that all that was held of it was handed over.
+    /// Reports that the chunk was dropped, or that all packets held of it were handed over.
     fn finish(&self, sequence: u64) {
         let mut state = lock(&self.state);
         if let Some(slot) = state.slot(sequence) {
@@ -162,14 +162,14 @@ impl State {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// Goes on to the first chunk that is not done with.
+    /// Advances to the first unfinished chunk.
     fn advance(&mut self) {
         while self.slots.front().is_some_and(|slot| slot.holders == 0) {
             self.step();
         }
     }
 
-    /// Waits no longer for the first chunk, nor for those after it of which nothing waits.
+    /// Skips the first chunk, and the chunks after it that have no waiting packets.
     #[cold]
     fn give_up(&mut self) {
         let parked = self.parked;
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::ledger::PortAccount;
 
-    /// Notes the marks of the batches that are handed over, the late ones as negative.
+    /// Records the marks of the handed-over batches, those of late ones as negative numbers.
     #[derive(Debug, Default)]
     struct Notes(Mutex<Vec<i64>>);
 
@@ -272,7 +272,7 @@ mod tests {
         bench.send(0, 10);
         bench.send(0, 11);
         assert_eq!(bench.marks(), [10, 11]);
-        // Nothing of chunk 1 is sent any more, but it is not the first yet.
+        // No packets of chunk 1 remain to be sent, but it is not the first yet.
         bench.order.finish(1);
         assert!(bench.marks().is_empty() && bench.order.is_blocked());
         bench.order.finish(0);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_that_is_held_for_ever_costs_no_more_than_the_window() {
+    fn a_chunk_that_is_never_dropped_delays_at_most_the_window() {
         let bench = Bench::new(LONG, 3);
         (1..1000).for_each(|sequence| bench.order.finish(sequence));
         assert!(lock(&bench.order.state).slots.len() <= 3);

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::numbers::grouped;
+use wirecap_units::size::grouped;
+
 use crate::umem::pool::Geometry;
 
 /// The settings that decide whether a group loses packets under a load that it can process, however the load is

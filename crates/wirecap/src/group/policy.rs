@@ -1,15 +1,15 @@
-//! Which ring a worker serves next, whom a busy ring calls, and how much a helper takes: the choices that were
-//! compared (`sim::policies_compared`), and the one that workers make.
+//! Which ring a worker serves next, how many buddies a busy ring calls, and how much a helper takes: the
+//! policies that were compared (`sim::policies_compared`), and the one that workers use.
 
 /// How the workers of a group share its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
     /// Which ring is next.
     pub next: Next,
-    /// How many sleeping buddies a worker calls at most when it leaves a ring above T. One is called for each chunk above
-    /// T.
+    /// Maximum number of sleeping buddies that a worker calls when it leaves a ring above T. It calls one for each chunk
+    /// above T.
     pub calls_max: usize,
-    /// How many parts a helper makes of what would be a chunk.
+    /// Number of parts into which a helper divides a chunk.
     pub parts: u32,
 }
 
@@ -41,7 +41,7 @@ impl Default for Policy {
 pub(crate) struct Turn {
     /// The number of workers to wake for help, if [that many sleep](super::Group::next_sleeper).
     pub(crate) calls: usize,
-    /// There is nothing now and nothing ever again: the capture was stopped, and its rings are empty.
+    /// There are no packets and never will be: the capture was stopped, and its rings are empty.
     pub(crate) has_ended: bool,
     /// The next home ring.
     place: usize,

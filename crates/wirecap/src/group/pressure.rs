@@ -1,5 +1,5 @@
-//! Whether a ring may be above T, in one word for all workers: those of a balanced group need not look at each other's
-//! rings, whose indices are in the caches of other processors.
+//! Whether a ring may be above T, in one word for all workers: workers of a balanced group need not look at each
+//! other's rings, whose indices are in the caches of other processors.
 
 use crate::sync::{AtomicU64, Ordering};
 

@@ -1,28 +1,28 @@
-//! The last step of a packet's way: from the application to a file or a port.
+//! The account of packets between the application and a file or a port.
 
 use serde::Serialize;
 
 use super::grouped;
 
-/// What became of the packets that an application took and wrote to a savefile or a pipe.
+/// The account of the packets that an application wrote to a savefile or a pipe.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Recorded {
     /// Where the packets were written: a path, or `standard output`.
     pub to: String,
     /// Packets delivered after the last one requested by `-c`. They are not lost.
     pub surplus: u64,
-    /// Packets that were discarded because the writer did not keep up and the pools were nearly full: lost to a slow disk, and not
-    /// to the capture.
+    /// Packets that were discarded because the writer did not keep up and the pools were nearly full: lost because of a slow disk,
+    /// not by the capture.
     pub writer: u64,
     /// Packets that the writer accepted.
     pub written: u64,
-    /// Packets that the file has from their first to their last byte. Of a pipe: that went into it. Its reader may have
-    /// ended before it read them.
+    /// Packets that are complete in the file. For a pipe: packets written into it; its reader may have ended before it
+    /// read them.
     pub in_file: u64,
 }
 
 impl Recorded {
-    /// How many of `delivered` packets should be in the file and are not.
+    /// Number of the `delivered` packets that should be in the file and are not.
     pub fn lost(&self, delivered: u64) -> u64 {
         delivered.saturating_sub(self.surplus).saturating_sub(self.in_file)
     }
@@ -42,7 +42,7 @@ impl Recorded {
 pub struct LostLater {
     /// How many.
     pub packets: u64,
-    /// Why, as words that may follow the number.
+    /// The reason, as words that follow the number.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! The memory cgroups of a process: its own and all above it, of version 2 or 1.
+//! The memory cgroups of a process: its own and all its ancestors, version 2 or 1.
 //!
 //! The kernel kills a process that exceeds one of their limits without a message, so the limits are checked before any
 //! memory is allocated.
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// A memory cgroup with a limit, which this process is in.
+/// A memory cgroup of this process that has a limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cgroup {
     /// The file that has the limit.
     pub file: PathBuf,
     /// The limit.
     pub limit_bytes: u64,
-    /// Bytes in use that the kernel cannot take back.
+    /// Bytes in use that the kernel cannot reclaim.
     pub used_bytes: u64,
 }
 
 impl Cgroup {
-    /// Bytes that may still be taken.
+    /// Bytes that may still be allocated.
     pub fn available_bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
@@ -38,7 +38,7 @@ struct Version {
     filesystem: &'static str,
     limit: &'static str,
     usage: &'static str,
-    /// The line of `memory.stat` with the pages that are given back on demand.
+    /// The line of `memory.stat` with the reclaimable pages.
     reclaimable: &'static str,
 }
 
@@ -57,16 +57,16 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// What version 1 says where there is no limit: all memory that a process could address, in whole pages.
+/// The limit of version 1 if there is none: all memory that a process can address, in whole pages.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// The limits, by the process's `mountinfo` and `cgroup` files, and by what can be read.
+/// The limits, from the process's `mountinfo` and `cgroup` files and from the files that `read` returns.
 fn limits(mountinfo: &str, membership: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<Cgroup> {
     let mut limits = Vec::new();
     for version in &VERSIONS {
         let Some(path) = path_in(membership, version) else { continue };
         for (root, mounted_at) in mounts(mountinfo, version) {
-            // A container without a cgroup namespace sees its host's path, of which only a part is mounted.
+            // A container without a cgroup namespace sees the host's path, of which only a part is mounted.
             let Ok(below) = path.strip_prefix(root) else { continue };
             let directories = below.ancestors().map(|directory| mounted_at.join(directory));
             limits.extend(directories.filter_map(|directory| limit_of(&directory, version, read)));
@@ -88,7 +88,7 @@ fn path_in<'a>(membership: &'a str, version: &Version) -> Option<&'a Path> {
     })
 }
 
-/// Where the hierarchy is mounted, and which part of it.
+/// The mount point of the hierarchy, and the mounted part.
 fn mounts<'a>(mountinfo: &'a str, version: &Version) -> impl Iterator<Item = (&'a Path, &'a Path)> {
     mountinfo.lines().filter_map(|line| {
         let (mount, filesystem) = line.split_once(" - ")?;
@@ -123,7 +123,7 @@ fn number(text: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The limits by a recorded tree: paths, each with what is in the file.
+    /// The limits in a recorded tree of paths, each with the file's contents.
     fn found(mountinfo: &str, membership: &str, tree: &[(&str, &str)]) -> Vec<(String, u64, u64)> {
         let read = |path: &Path| {
             tree.iter().find(|(name, _)| Path::new(name) == path).map(|(_, text)| (*text).to_owned())
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_sees_its_host_s_path_finds_its_limit_at_the_mount() {
+    fn a_container_that_sees_the_hosts_path_finds_its_limit_at_the_mount() {
         let mountinfo = "40 1 0:22 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
         let tree = [("/sys/fs/cgroup/memory.max", "1000\n")];
         let expected = [("/sys/fs/cgroup/memory.max".to_owned(), 1000, 1000)];

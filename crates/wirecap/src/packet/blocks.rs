@@ -1,7 +1,7 @@
 //! The blocks of a TPACKET_V3 ring: their contents, and their return to the kernel.
 //!
-//! The kernel fills the blocks in turn, numbers them when it begins them, and hands each over by its status word. It
-//! begins a block only after the previous one in that place was returned; otherwise it waits there, even if other
+//! The kernel fills the blocks in turn, numbers each when it opens it, and hands it over by its status word. It
+//! opens a block only after the previous one in that place was returned; otherwise it waits there, even if other
 //! blocks are free.
 
 #![allow(unsafe_code)]
@@ -35,18 +35,21 @@ mod place {
         HEADER + offset_of!(libc::tpacket_hdr_v1, seq_num) + if cfg!(target_endian = "big") { 4 } else { 0 };
 }
 
+/// A block's description.
+type Description = [AtomicU32; size_of::<libc::tpacket_block_desc>() / size_of::<u32>()];
+
 const _: () = assert!(size_of::<libc::tpacket_block_desc>() == 48);
 const _: () = assert!(place::STATUS == 8 && place::PACKETS == 12 && place::FIRST == 16);
 
 /// How many packets ahead memory is prefetched: the number processed while it arrives.
 const PACKETS_AHEAD: usize = 16;
-/// How much of a packet is fetched: its header, and what programs look at first.
+/// The prefetched part of a packet: its header, and the bytes that programs read first.
 const LINES_AHEAD: usize = 2;
 
-/// How often packets are counted again because a block was opened meanwhile.
+/// Maximum number of recounts because a block was opened during a count.
 const COUNT_ROUNDS_MAX: u32 = 8;
 
-/// What the kernel wrote cannot be.
+/// The kernel wrote an invalid value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadBlock {
     pub(crate) block: usize,
@@ -59,10 +62,10 @@ impl fmt::Display for BadBlock {
     }
 }
 
-/// Where a block stands that is next, or soon, in turn.
+/// The state of the next block, or of one soon after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// The kernel has not begun it.
+    /// The kernel has not opened it.
     NotYet,
     /// The kernel is filling it and has stored this many packets.
     Filling(u32),
@@ -77,21 +80,22 @@ pub(crate) struct Blocks {
     shape: BlockShape,
     /// The number of the block that is next to be opened; the kernel counts from 1.
     next: AtomicU64,
-    /// Packets in all blocks before the next one, where its number is even and where it is odd: written for the block
-    /// after it before that becomes the next one, so that a signal handler finds both in agreement.
+    /// Number of packets in all blocks before the next one, for even and for odd block numbers: the count for a block
+    /// is written before it becomes the next one, so a signal handler finds number and count consistent.
     before: [AtomicU64; 2],
-    /// For each block how many hold it: chunks, and the code that takes packets out. The last one returns it.
+    /// Number of holders of each block: chunks, and the code that takes packets out. The last one returns the
+    /// block.
     holders: Box<[AtomicU32]>,
-    /// How many blocks have holders.
+    /// Number of blocks with holders.
     held: AtomicU32,
     /// The kernel stores no more packets.
     ended: AtomicBool,
-    /// The list of the chunk that was dropped last, for the next one.
+    /// The list of the last dropped chunk, for reuse.
     spare: Spare,
 }
 
 impl Blocks {
-    /// The blocks of a ring of this shape that was just made.
+    /// The blocks of a new ring of this shape.
     pub(crate) fn new(mapping: Mapping, shape: BlockShape) -> Self {
         assert!(shape.ring_bytes() <= mapping.bytes(), "the ring is larger than its mapping");
         assert!((shape.block_bytes as usize).is_multiple_of(rustix::param::page_size()), "blocks are pages");
@@ -102,11 +106,12 @@ impl Blocks {
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
+    #[inline]
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
         let last = self.next.load(Ordering::Relaxed);
         let (number, Turn::Filled(left)) = self.next_turn(last) else { return None };
         let packets = self.before(last).load(Ordering::Relaxed) + u64::from(left);
-        // Where blocks are passed over, a signal handler may take the one count for the other in between.
+        // While blocks are skipped, a signal handler may briefly read the wrong one of the two counts.
         self.before(number + 1).store(packets, Ordering::Relaxed);
         self.next.compare_exchange(last, number + 1, Ordering::Release, Ordering::Relaxed).ok()?;
         let index = self.index_of(number);
@@ -123,43 +128,50 @@ impl Blocks {
     }
 
     /// Whether the kernel has handed over the block that is next to be opened.
+    #[inline]
     pub(crate) fn is_next_filled(&self) -> bool {
         matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))
     }
 
     /// The next block to be opened from block `number` on, and where it stands. Blocks that another process took, which
     /// has the ring by a fork, are passed over.
+    #[inline]
     fn next_turn(&self, mut number: u64) -> (u64, Turn) {
         loop {
             match self.turn(number) {
-                Turn::NotYet | Turn::Filling(_) if let Some(next) = self.next_after_taken(number) => {
-                    number = next;
+                Turn::NotYet if let Some(latest) = self.latest_in_place_of(number) => {
+                    number = self.next_after_taken(number, latest);
                 }
                 turn => return (number, turn),
             }
         }
     }
 
-    /// The position to continue from if another process has taken block `number` and returned it, and the kernel has
-    /// begun a later one in its place. Until then the block looks like one that the kernel is filling, and libpcap
-    /// waits as well.
-    #[cold]
-    fn next_after_taken(&self, number: u64) -> Option<u64> {
+    /// The number of the block that the kernel has begun in the place of block `number`, if it is a later one: another
+    /// process has taken that block and returned it. Until the kernel begins a later one the block looks like one that it
+    /// is filling, and libpcap waits as well.
+    #[inline]
+    fn latest_in_place_of(&self, number: u64) -> Option<u64> {
         let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
         let ahead = found.wrapping_sub(number as u32).cast_signed();
-        let latest = number + u64::try_from(ahead).ok().filter(|&ahead| ahead > 0)?;
-        let oldest = (latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1);
-        // Of those in between, too, the other process may have taken some.
-        let filled = (oldest..latest).find(|&later| matches!(self.turn(later), Turn::Filled(_)));
-        Some(filled.unwrap_or(latest))
+        (ahead > 0).then(|| number + u64::from(ahead.unsigned_abs()))
     }
 
-    /// How many blocks the kernel has handed over that were not opened yet.
+    /// The position to continue from if another process has taken block `number`, and `latest` is in its place.
+    #[cold]
+    fn next_after_taken(&self, number: u64, latest: u64) -> u64 {
+        let oldest = (latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1);
+        // The other process may also have taken blocks in between.
+        let filled = (oldest..latest).find(|&later| matches!(self.turn(later), Turn::Filled(_)));
+        filled.unwrap_or(latest)
+    }
+
+    /// Number of blocks that the kernel has handed over and that were not opened yet.
     pub(crate) fn filled(&self) -> u32 {
         let next = self.next.load(Ordering::Relaxed);
         let is_filled = |ahead: u32| matches!(self.turn(next + u64::from(ahead)), Turn::Filled(_));
         let (mut filled, mut limit) = (0, self.shape.blocks);
-        // Blocks are filled in turn: those that are come first.
+        // Blocks are filled in turn, so the filled ones come first.
         while filled < limit {
             let middle = filled + (limit - filled) / 2;
             if is_filled(middle) { filled = middle + 1 } else { limit = middle }
@@ -167,18 +179,18 @@ impl Blocks {
         filled
     }
 
-    /// How many blocks are not the kernel's, because they are open or chunks hold them.
+    /// Number of blocks that the kernel does not own, because they are open or chunks hold them.
     pub(crate) fn held(&self) -> u32 {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Takes the block that the kernel is at, if there is anything in it, as if it was handed over.
+    /// Takes the block that the kernel is filling, if it has packets, as if it had been handed over.
     ///
     /// # Safety
     ///
     /// The kernel must have written its last packet into these blocks.
     pub(crate) unsafe fn end(&self) {
-        // Release pairs with the acquire in `turn`: who sees the end sees the packets.
+        // Release pairs with the acquire in `turn`: a thread that sees the end sees the packets.
         self.ended.store(true, Ordering::Release);
     }
 
@@ -195,8 +207,8 @@ impl Blocks {
     /// Packets in all blocks, opened or not: without a lock, for signal handlers too.
     pub(crate) fn arrived(&self) -> u64 {
         let mut packets = 0;
-        // A thread that opens blocks meanwhile is followed for some rounds; one that a signal handler interrupted opens
-        // none.
+        // If another thread opens blocks meanwhile, the count is repeated some times; a thread that a signal handler
+        // interrupted opens none.
         for _ in 0..COUNT_ROUNDS_MAX {
             let next = self.next.load(Ordering::Acquire);
             packets = self.before(next).load(Ordering::Relaxed) + self.waiting();
@@ -209,14 +221,17 @@ impl Blocks {
     }
 
     /// Where the packets in all blocks before block `number` are counted.
+    #[inline]
     fn before(&self, number: u64) -> &AtomicU64 {
         &self.before[(number & 1) as usize]
     }
 
     /// Where block `number` stands.
+    #[inline]
     fn turn(&self, number: u64) -> Turn {
-        let index = self.index_of(number);
-        let is_its_turn = |order| self.word(index, place::NUMBER).load(order) == number as u32;
+        let description = self.description(self.index_of(number));
+        let word = |place: usize| &description[place / size_of::<u32>()];
+        let is_its_turn = |order| word(place::NUMBER).load(order) == number as u32;
         // A block that was not returned still bears the status and the number of its last turn. Acquire: the kernel numbers a
         // block when it has seen that it was returned, so having seen the number, we do not see the status before that.
         if !is_its_turn(Ordering::Acquire) {
@@ -224,12 +239,12 @@ impl Blocks {
         }
         // Acquire pairs with the barrier that the kernel puts before it hands a block over: having seen
         // the status, we see the packets.
-        let status = self.word(index, place::STATUS).load(Ordering::Acquire);
+        let status = word(place::STATUS).load(Ordering::Acquire);
         // Another process that has the ring may have taken it meanwhile, and the kernel be a turn ahead.
         if !is_its_turn(Ordering::Relaxed) {
             return Turn::NotYet;
         }
-        let packets = self.word(index, place::PACKETS).load(Ordering::Relaxed);
+        let packets = word(place::PACKETS).load(Ordering::Relaxed);
         let is_last = || packets > 0 && self.ended.load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER != 0 || is_last() {
             return Turn::Filled(packets);
@@ -237,25 +252,27 @@ impl Blocks {
         Turn::Filling(packets)
     }
 
-    /// Lets go of the kernel's side, which the mapping keeps alive. Chunks keep their packets.
+    /// Releases the kernel's side, which the mapping keeps alive. Chunks keep their packets.
     pub(crate) fn cut_loose(&self) {
         let is_held = |index: &usize| self.holders[*index].load(Ordering::Acquire) > 0;
         let held = (0..self.holders.len()).filter(is_held).map(|index| {
             let start = self.start(index);
             start + size_of::<libc::tpacket_block_desc>()..start + self.shape.block_bytes as usize
         });
-        // Where there is no memory for it the mapping stays as it is, on a socket that gets no packets.
-        // SAFETY: packets of chunks are only read; what is written, a block's status, is not among the
-        // ranges, and no kernel is to see it.
+        // If there is no memory for it, the mapping stays unchanged, on a socket that gets no packets. SAFETY:
+        // packets of chunks are only read; the status of a block, which is written, is not in the ranges, and
+        // the kernel need not see it.
         let _ = unsafe { self.mapping.cut_loose(held) };
     }
 
+    #[inline]
     fn hold(&self, index: usize) {
         if self.holders[index].fetch_add(1, Ordering::Relaxed) == 0 {
             self.held.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    #[inline]
     fn let_go(&self, index: usize) {
         // AcqRel: all accesses of the other holders to the block precede its return.
         if self.holders[index].fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -264,18 +281,27 @@ impl Blocks {
         }
     }
 
+    #[inline]
     fn index_of(&self, number: u64) -> usize {
         ((number - 1) % u64::from(self.shape.blocks)) as usize
     }
 
+    #[inline]
     fn start(&self, index: usize) -> usize {
         index * self.shape.block_bytes as usize
     }
 
+    #[inline]
     fn word(&self, index: usize, place: usize) -> &AtomicU32 {
-        // SAFETY: `at` checked that the word lies in the mapping, which lives as long as `self`, and is
-        // aligned; a block's description is only accessed atomically.
-        unsafe { self.mapping.at::<AtomicU32>(self.start(index) + place, 1).as_ref() }
+        &self.description(index)[place / size_of::<u32>()]
+    }
+
+    /// The words of a block's description.
+    #[inline]
+    fn description(&self, index: usize) -> &Description {
+        // SAFETY: `at` checked that the description lies in the mapping, which lives as long as `self`, and is aligned;
+        // it is only accessed atomically.
+        unsafe { self.mapping.at::<Description>(self.start(index), 1).as_ref() }
     }
 }
 
@@ -294,7 +320,8 @@ unsafe impl CellOwner for Blocks {
     }
 }
 
-/// A block that packets are taken out of. Dropped, it is the kernel's as soon as no chunk holds it.
+/// A block from which packets are taken. After it is dropped, it returns to the kernel as soon as no chunk
+/// holds it.
 #[derive(Debug)]
 pub(crate) struct OpenBlock {
     blocks: Arc<Blocks>,
@@ -320,7 +347,8 @@ impl OpenBlock {
         self.packets
     }
 
-    /// Goes to the packet at place `index` from the first one on, whatever was taken; only chunks must not have any of them.
+    /// Moves to the packet at `index`, counted from the block's first one, regardless of taken packets; no chunk may have
+    /// any of them.
     #[cold]
     pub(crate) fn go_to(&mut self, index: u32) {
         let start = self.blocks.start(self.index);
@@ -330,8 +358,8 @@ impl OpenBlock {
         self.pass(index, |_, _| ());
     }
 
-    /// Passes packets up to place `end`, which it gives to `each` with their headers; gives where it stopped: at the end, or
-    /// at a packet whose header leads nowhere.
+    /// Passes the packets up to index `end` and their headers to `each`. Returns where it stopped: at the end, or at a
+    /// packet with an invalid header.
     #[inline]
     pub(crate) fn pass(&mut self, end: u32, mut each: impl FnMut(NonNull<u8>, &Frame)) -> u32 {
         let base = self.blocks.mapping.base();
@@ -353,6 +381,7 @@ impl OpenBlock {
     }
 
     /// Whether packets were lost before this block, of which the counts do not tell yet.
+    #[inline]
     pub(crate) fn is_losing(&self) -> bool {
         let status = self.blocks.word(self.index, place::STATUS).load(Ordering::Relaxed);
         status & libc::TP_STATUS_LOSING != 0
@@ -374,17 +403,18 @@ impl OpenBlock {
 }
 
 impl Drop for OpenBlock {
+    #[inline]
     fn drop(&mut self) {
         self.blocks.let_go(self.index);
     }
 }
 
-/// What the packets of a ring tell beside their bytes.
+/// The properties of a ring's packets besides their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Labels {
     /// When they arrived.
     pub(crate) timestamps: bool,
-    /// Which receive queue they came from: the ring's number.
+    /// Their receive queue: the ring's number.
     pub(crate) by_queue: bool,
 }
 
@@ -395,7 +425,7 @@ pub(crate) struct Taken<'a> {
     list: Box<CellList>,
     /// Bytes of the packets on the wire.
     pub(crate) bytes: u64,
-    /// Packets longer than what the interface carries.
+    /// Packets longer than the interface's longest frame.
     pub(crate) super_packets: u64,
     /// Why there are fewer than requested: the kernel's offsets are invalid from here on.
     pub(crate) bad: Option<BadBlock>,
@@ -416,7 +446,7 @@ impl Taken<'_> {
         let (mut rest, mut next, mut left) = (block.rest, block.next, block.left);
         let (mut bytes, mut super_packets, mut len) = (0, 0, 0);
         let mut bad = None;
-        // Written to in place: a push looks for room once more for each packet.
+        // Written in place, because `push` checks the capacity for each packet.
         let places = &mut self.list.cells.spare_capacity_mut()[..count];
         while left > 0 && len < count {
             // SAFETY: the range is the rest of a block that was handed over and is held, so it is mapped, and
@@ -440,7 +470,7 @@ impl Taken<'_> {
         }
         (block.rest, block.next, block.left) = (rest, next, left);
         (self.bytes, self.super_packets) = (bytes, super_packets);
-        // SAFETY: the list was empty, and so many were written from its start on.
+        // SAFETY: the list was empty, and this number of entries was written from its start on.
         unsafe { self.list.cells.set_len(len) };
         bad
     }
@@ -450,7 +480,7 @@ impl Taken<'_> {
         self.list.cells.len()
     }
 
-    /// A chunk of the packets, of which there are some.
+    /// A chunk of the packets, of which there is at least one.
     pub(crate) fn into_chunk(
         mut self,
         ring: Arc<RingIdentity>,
@@ -468,9 +498,9 @@ impl Taken<'_> {
     }
 }
 
-/// Has the processor fetch a packet that comes some packets behind the one at `next`, if they are all as far from
-/// each other as the last two. Where a packet stands only the one before it tells, so that without this each would
-/// be waited for by itself.
+/// Prefetches a packet some packets after the one at `next`, assuming that all have the same distance as the last
+/// two. Only the previous packet's header contains a packet's position, so without prefetching each packet would
+/// be a separate cache miss.
 #[inline]
 fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
     let place = base.as_ptr().wrapping_add(next).wrapping_add(distance.wrapping_mul(PACKETS_AHEAD));
@@ -479,7 +509,7 @@ fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
     }
 }
 
-/// Whether the sieve accepts a packet that was [read](frame::read) behind `base`, and is ours.
+/// Whether the sieve accepts a packet that was [read](frame::read) relative to `base` and that we own.
 pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> bool {
     let (Descriptor { address, len, .. }, mac) = (frame.descriptor, frame.descriptor.header_distance());
     // SAFETY: `frame::read` found that the packet and its header lie in the block.
@@ -506,14 +536,14 @@ mod tests {
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
     const LABELS: Labels = Labels { timestamps: true, by_queue: false };
 
-    /// The kernel's half of a ring: it begins blocks in turn, and waits at one that is not returned.
+    /// The kernel's half of a ring: it opens blocks in turn, and waits for a block that was not returned.
     struct Kernel {
         mapping: Mapping,
         begun: u64,
         lost: u64,
     }
 
-    /// A packet as the kernel has it: its bytes without the tag that it took out, and the tag.
+    /// A packet as the kernel has it: its bytes without the removed tag, and the tag.
     #[derive(Clone)]
     struct Given {
         data: Vec<u8>,
@@ -533,7 +563,7 @@ mod tests {
             unsafe { self.mapping.at::<T>(offset, 1).write(value) }
         }
 
-        /// Fills the next block with `packets` and hands it over, or loses them.
+        /// Fills the next block with `packets` and hands it over, or drops them.
         fn hand_over(&mut self, packets: &[Given]) {
             let start = (self.begun % 4) as usize * 4096;
             // SAFETY: as in `write`.
@@ -637,7 +667,7 @@ mod tests {
             assert_eq!(lens(&mut block, 4), (expected, 4, 0));
         }
         block.go_to(0);
-        // A header that leads nowhere ends it, from the front and from the place itself.
+        // An invalid header ends it, from the start and from that packet.
         kernel.write(48 + 144 + 144 + offset_of!(libc::tpacket3_hdr, tp_snaplen), u32::MAX);
         assert_eq!(lens(&mut block, 4), (vec![60, 64], 2, 2));
         assert_eq!(lens(&mut block, 4), (vec![], 2, 2));
@@ -647,7 +677,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn a_block_is_the_kernel_s_again_when_its_last_chunk_is_dropped() {
+    fn a_block_returns_to_the_kernel_when_its_last_chunk_is_dropped() {
         let (blocks, mut kernel) = ring();
         (0..5).for_each(|_| kernel.hand_over(&vec![plain(60); 2]));
         assert_eq!((blocks.filled(), kernel.lost), (4, 2));
@@ -725,7 +755,7 @@ mod tests {
                     }
                 };
                 assert_eq!(block.left(), packets(number), "block {number}");
-                // The last ones may come back after the kernel's end.
+                // The last ones may return after the kernel's thread has ended.
                 let _ = give_back.send(block);
             }
         });

@@ -1,4 +1,4 @@
-//! Filters of an interface's rings: in the kernel if that is exact, otherwise in user space.
+//! Filters of an interface's rings: in the kernel if it decides exactly as libpcap, otherwise in user space.
 
 use std::io;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ const SELECTION_INSNS: usize = 6;
 pub(crate) struct Filtering {
     program: Vec<sock_filter>,
     check: Check,
-    /// The program turns packets away.
+    /// The program rejects packets.
     filters: bool,
-    /// Why user space decides on every packet, where the kernel was to.
+    /// Why user space filters every packet instead of the kernel.
     pub(crate) in_user_space: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Filtering {
         Self { program, check: Check::Nothing, filters: false, in_user_space: None }
     }
 
-    /// Begins to receive on `rings`, which were deaf until now.
+    /// Starts receiving on `rings`, which have rejected all packets so far.
     pub(crate) fn begin(&self, rings: &[Arc<PacketRing>]) -> io::Result<()> {
         rings.iter().try_for_each(|ring| ring.listen(&self.program, self.filters))
     }
@@ -84,8 +84,8 @@ impl Filtering {
         let next = Self::of(filter, device, snap_len).map_err(unsupported)?;
         let installed = match next.install(before, filter, rings, device) {
             Ok(()) => Ok(next),
-            // Too long for this kernel, or not to its taste: it takes no loads of scratch memory that may not have
-            // been stored to.
+            // Too long for this kernel, or rejected: it accepts no loads of scratch memory that may be
+            // uninitialised.
             Err(error) if is_refusal(&error) && next.filters => {
                 let next = Self::in_user_space(filter, device, format!("the kernel rejects it ({error})"))
                     .map_err(unsupported)?;
@@ -111,7 +111,7 @@ impl Filtering {
         let attached = rings.iter().try_for_each(|ring| ring.listen(&self.program, self.filters));
         let now = if attached.is_ok() { self } else { before };
         if attached.is_err() {
-            // The program that was there before fits where it was.
+            // The previous program is accepted again.
             rings.iter().try_for_each(|ring| ring.listen(&before.program, before.filters))?;
         }
         wait_for_running_programs();

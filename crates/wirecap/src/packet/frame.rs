@@ -13,17 +13,17 @@ use crate::umem::chunk::records::{HEADER_BYTES, TAG_PUT_BACK};
 
 /// Bytes of a VLAN tag.
 const TAG_BYTES: usize = 4;
-/// Bytes in front of the tag: two Ethernet addresses.
+/// Bytes before the tag: two Ethernet addresses.
 const ADDRESS_BYTES: usize = 12;
 /// The default type of a VLAN tag.
 const TPID_8021Q: u16 = 0x8100;
 
-/// A packet's header that leads nowhere.
+/// An invalid header of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BadFrame {
     /// Its offset in the ring.
     offset: usize,
-    /// Where it says that the packet begins, counted from the header, and how long that is.
+    /// The packet's offset from the header, and its length, as stated in the header.
     mac: u16,
     len: u32,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Frame {
     pub(crate) end: usize,
     /// Where the next packet's header is.
     pub(crate) next: usize,
-    /// Whether it bore a tag that was put back.
+    /// Whether it had a tag that was put back.
     pub(crate) tagged: bool,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Frame {
 ///
 /// # Safety
 ///
-/// The room must be mapped behind `base`, and have no other user.
+/// The room must be mapped from `base` on, and must have no other user.
 #[inline]
 pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize) -> Result<Frame, BadFrame> {
     let bad = |mac, len| BadFrame { offset, mac, len };
@@ -63,19 +63,19 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
     }
     // SAFETY: the header lies in the room, as was just checked.
     let place = unsafe { base.add(offset) };
-    // SAFETY: as above; the struct is made of integers.
+    // SAFETY: as above; the struct consists of integers.
     let header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
-    // As 64 bits hold any place and any length, nothing wraps around.
+    // 64 bits hold the sum of any offset and length without overflow.
     let end = offset as u64 + u64::from(header.tp_mac) + u64::from(header.tp_snaplen);
-    // In front of the packet, behind the header, there must be room for a tag. The kernel leaves the
-    // link-layer address of the sender and some padding there.
+    // Between header and packet there must be room for a tag. The kernel leaves the link-layer address of the
+    // sender and some padding there.
     if usize::from(header.tp_mac) < HEADER_BYTES + TAG_BYTES || end > room.end as u64 {
         return Err(bad(header.tp_mac, header.tp_snaplen));
     }
     if header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return Ok(Frame::of(&header, offset, false));
     }
-    // SAFETY: the packet and what is in front of it lie in the room.
+    // SAFETY: the packet and the bytes before it are in the room.
     let header = unsafe { put_tag_back(place) };
     Ok(Frame::of(&header, offset, true))
 }
@@ -89,22 +89,22 @@ impl Frame {
             descriptor: Descriptor::behind_header(address as u64, header.tp_snaplen, header.tp_mac.into()),
             wire_len: header.tp_len,
             end: address + header.tp_snaplen as usize,
-            // Where this wraps around it leads in front of the room.
+            // If this wraps around, the address is before the room.
             next: offset.wrapping_add(header.tp_next_offset as usize),
             tagged,
         }
     }
 }
 
-/// Moves the addresses down by the length of a tag, and writes the tag behind them, unless the packet was cut before
-/// their end. The header then describes the packet with its tag.
+/// Moves the addresses down by the length of a tag, and writes the tag after them, unless the packet was truncated
+/// before their end. The header then describes the packet with its tag.
 ///
 /// # Safety
 ///
-/// At `place` there must be a header, with room for a tag and the packet where it says.
+/// At `place` there must be a header, with room for a tag, and the packet at the header's offset.
 #[cold]
 unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
-    // SAFETY: the caller's promise; the struct is made of integers.
+    // SAFETY: guaranteed by the caller; the struct consists of integers.
     let mut header = unsafe { place.cast::<tpacket3_hdr>().read_unaligned() };
     if (header.tp_snaplen as usize) < ADDRESS_BYTES {
         return header;
@@ -120,7 +120,7 @@ unsafe fn put_tag_back(place: NonNull<u8>) -> tpacket3_hdr {
     header.tp_mac -= TAG_BYTES as u16;
     header.tp_snaplen += TAG_BYTES as u32;
     header.tp_len += TAG_BYTES as u32;
-    // SAFETY: the caller saw to the room.
+    // SAFETY: the caller guarantees the room.
     unsafe {
         let start = place.add(header.tp_mac.into());
         start.copy_from(start.add(TAG_BYTES), ADDRESS_BYTES);
@@ -136,7 +136,7 @@ mod tests {
     use crate::time::Timestamp;
     use crate::umem::chunk::records::{timestamp, wire_len};
 
-    /// A packet of `len` bytes behind its header, `mac` bytes from it.
+    /// A packet of `len` bytes, `mac` bytes after its header.
     fn packet(mac: u16, len: u32, tag: Option<(u16, u32)>) -> Vec<u8> {
         // SAFETY: integers, of which 0 is a value.
         let mut header: tpacket3_hdr = unsafe { std::mem::zeroed() };
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn read_in(bytes: &mut [u8]) -> Result<Frame, BadFrame> {
-        // SAFETY: the room is that of the slice, which is ours alone.
+        // SAFETY: the room is the slice, which has no other user.
         unsafe { read(NonNull::from(&mut *bytes).cast(), &(0..bytes.len()), 0) }
     }
 

@@ -32,9 +32,9 @@ const _: () = assert!(offset_of!(libc::tpacket3_hdr, tp_next_offset) == 0);
 pub(crate) struct Frames {
     mapping: Mapping,
     shape: FrameShape,
-    /// How many frames were taken: the next one is taken next.
+    /// Number of frames taken, which is the index of the next one.
     next: AtomicU64,
-    /// The list of the chunk that was dropped last, for the next one.
+    /// The list of the last dropped chunk, for reuse.
     spare: Spare,
 }
 
@@ -45,32 +45,32 @@ pub(crate) struct Gathered {
     list: Box<CellList>,
     /// Bytes of the packets on the wire.
     pub(crate) bytes: u64,
-    /// Packets longer than what the interface carries.
+    /// Packets longer than the interface's longest frame.
     pub(crate) super_packets: u64,
-    /// Packets that the kernel described badly.
+    /// Packets with an invalid header.
     pub(crate) bad: u64,
-    /// Packets were lost, of which the counts do not tell yet.
+    /// Packets were lost that the counts do not include yet.
     pub(crate) is_losing: bool,
 }
 
 impl Frames {
-    /// The frames of a ring of this shape that was just made.
+    /// The frames of a new ring of this shape.
     pub(crate) fn new(mapping: Mapping, shape: FrameShape) -> Self {
         assert!(shape.ring_bytes() <= mapping.bytes(), "the ring is larger than its mapping");
         assert!(shape.frame_bytes as usize >= FrameShape::HEADROOM, "a frame has room for its header");
         Self { mapping, shape, next: AtomicU64::new(0), spare: Spare::new() }
     }
 
-    /// Whether there is a packet to be taken.
+    /// Whether a packet can be taken.
     pub(crate) fn is_next_filled(&self) -> bool {
         self.is_filled(self.next.load(Ordering::Relaxed))
     }
 
-    /// How many packets can be taken.
+    /// Number of packets that can be taken.
     pub(crate) fn filled(&self) -> u32 {
         let next = self.next.load(Ordering::Acquire);
         let (mut filled, mut limit) = (0, self.shape.frames());
-        // Frames are filled in turn: those that are come first.
+        // Frames are filled in turn, so the filled ones come first.
         while filled < limit {
             let middle = filled + (limit - filled) / 2;
             if self.is_filled(next + u64::from(middle)) { filled = middle + 1 } else { limit = middle }
@@ -83,13 +83,13 @@ impl Frames {
         self.next.load(Ordering::Acquire) + u64::from(self.filled())
     }
 
-    /// How many packets the ring holds.
+    /// Number of packets that the ring can hold.
     pub(crate) fn capacity(&self) -> u32 {
         self.shape.frames()
     }
 
     /// Takes up to `count` packets that the sieve accepts, in the order of their arrival; `None` if there are none at all.
-    /// Those longer than `longest` bytes are super-packets. To be called by one thread at a time.
+    /// Those longer than `longest` bytes are super-packets. Only one thread may call this at a time.
     pub(crate) fn take(self: &Arc<Self>, count: u32, longest: u32, sieve: &mut Sieve) -> Option<Gathered> {
         let first = self.next.load(Ordering::Relaxed);
         if !self.is_filled(first) {
@@ -138,14 +138,14 @@ impl Frames {
         unsafe { self.mapping.at::<AtomicU32>(self.shape.start(number), 1).as_ref() }
     }
 
-    /// Writes a header in the form of TPACKET_V3, with the sender's address behind it, in the place of the kernel's.
+    /// Replaces the kernel's header by one in the form of TPACKET_V3, followed by the sender's address.
     ///
     /// # Safety
     ///
     /// The frame must have no other user.
     unsafe fn renew_header(&self, number: u64) {
         let place = self.mapping.at::<u8>(self.shape.start(number), self.shape.frame_bytes as usize);
-        // SAFETY: header and address lie in the frame, which is ours; both are made of integers.
+        // SAFETY: header and address are in the frame, which we own; both consist of integers.
         let (old, address) = unsafe {
             (
                 place.cast::<libc::tpacket2_hdr>().read_unaligned(),
@@ -159,7 +159,7 @@ impl Frames {
         (new.tp_mac, new.tp_net, new.tp_status) = (old.tp_mac, old.tp_net, old.tp_status);
         (new.hv1.tp_vlan_tci, new.hv1.tp_vlan_tpid) = (old.tp_vlan_tci.into(), old.tp_vlan_tpid);
         const WORD: usize = size_of::<u32>();
-        // SAFETY: as above; the first word is written by itself, since other threads look at it.
+        // SAFETY: as above; the first word is written separately, because other threads read it.
         unsafe {
             place.add(NEW_HEADER_BYTES).cast::<libc::sockaddr_ll>().write_unaligned(address);
             let from = (&raw const new).cast::<u8>().add(WORD);
@@ -194,7 +194,7 @@ impl Gathered {
         self.list.cells.len()
     }
 
-    /// A chunk of the packets, of which there are some.
+    /// A chunk of the packets, of which there is at least one.
     pub(crate) fn into_chunk(
         mut self,
         ring: Arc<RingIdentity>,
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn each_packet_comes_at_once_with_its_tag_time_and_direction() {
+    fn each_packet_arrives_at_once_with_its_tag_time_and_direction() {
         let (frames, mut kernel) = ring();
         assert!(chunk(&frames, 9).is_none() && !frames.is_next_filled());
         let bytes: Vec<u8> = (0..60).collect();
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no memfd")]
-    fn frames_are_the_kernel_s_again_when_their_chunk_is_dropped() {
+    fn frames_return_to_the_kernel_when_their_chunk_is_dropped() {
         let (frames, mut kernel) = ring();
         let capacity = u64::from(frames.capacity());
         (0..capacity + 3).for_each(|number| kernel.receive(&[number as u8; 60], None));

@@ -1,8 +1,9 @@
 //! Blocks read in place, for the only reader of a ring.
 //!
-//! A chunk can be sent to another thread, outlives its capture and is accounted for by itself. A reader that needs none of
-//! that, and wakes for a few packets at a time, pays for it with every wake-up: most of the code and data that make a chunk
-//! have left the processor's caches since the last one. Here a packet's header is read once, where the kernel wrote it.
+//! A chunk can be sent to another thread, outlives its capture and is accounted for separately. A reader that needs none of
+//! this, and wakes up for a few packets at a time, pays for it with every wake-up: most of the code and data for making a
+//! chunk have left the processor's caches since the last one. Here a packet's header is read once, where the kernel wrote
+//! it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// A reader of this ring, if it is one of AF_PACKET that has blocks.
+    /// A reader of this ring, if it is an AF_PACKET ring with blocks.
     pub(crate) fn new(ring: Arc<dyn Ring>) -> Option<Self> {
         let ring = ring.read_in_place()?.downcast::<PacketRing>().ok()?;
         let blocks = ring.blocks()?;
@@ -51,13 +52,13 @@ impl BlockReader {
         }
     }
 
-    /// How many packets the block in hand has, those that were read included; 0 without one.
+    /// Number of packets of the current block, including read ones; 0 without a block.
     #[inline]
     pub fn len(&self) -> u32 {
         self.block.as_ref().map_or(0, OpenBlock::packets)
     }
 
-    /// Whether no block is in hand.
+    /// Whether there is no current block.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.block.is_none()
@@ -74,7 +75,7 @@ impl BlockReader {
         end
     }
 
-    /// Gives the block in hand back: to the kernel, or to the worker if packets from place `next` on were not read.
+    /// Returns the current block to the kernel, or to the worker if packets from index `next` on were not read.
     #[inline]
     pub fn put_back(&mut self, next: u32) {
         match self.block.take() {

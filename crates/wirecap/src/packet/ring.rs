@@ -40,26 +40,26 @@ pub(crate) struct PacketRing {
     traits: Traits,
     /// The interface that it is on now.
     ifindex: AtomicU32,
-    /// How many packets are left in the block that is open.
+    /// Number of packets left in the open block.
     open_packets: AtomicU32,
-    /// Its store is another one than at first.
+    /// Its store has been replaced.
     exchanged: AtomicBool,
-    /// Only the close and a move write it, so that reading it takes no wait for the ring's lock.
+    /// Only the close and a move write it, so readers need not wait for the ring's lock.
     kernel: RwLock<Kernel>,
     counts: Counts,
     side: Mutex<Side>,
 }
 
-/// The socket, and the memory that it has with the kernel.
+/// The socket, and the memory that it shares with the kernel.
 #[derive(Debug)]
 struct Kernel {
     /// None once the ring is closed.
     socket: Option<PacketSocket>,
     selection: Selection,
     store: Store,
-    /// Packets of sockets on removed interfaces that were not taken yet: the oldest first.
+    /// Packets of sockets on removed interfaces that were not taken yet, the oldest first.
     former: Vec<Arc<Blocks>>,
-    /// Packets that came by those sockets, taken or not.
+    /// Packets that arrived on those sockets, taken or not.
     arrived_before: u64,
 }
 
@@ -78,7 +78,7 @@ impl Kernel {
 /// Where the kernel puts packets.
 #[derive(Debug, Clone)]
 pub(crate) enum Store {
-    /// Into blocks, which are handed over when they are full or after some time.
+    /// Into blocks, which are handed over when they are full or after a fixed time.
     Blocks(Arc<Blocks>),
     /// Into a frame each, which is handed over at once.
     Frames(Arc<Frames>),
@@ -106,22 +106,22 @@ impl Store {
 #[derive(Debug, Default)]
 struct Counts {
     delivered: AtomicU64,
-    /// Packets in the ring, taken or not, when it was last asked.
+    /// Packets in the ring, taken or not, at the last query.
     arrived: AtomicU64,
-    /// Packets that no free block was there for.
+    /// Packets for which there was no free block.
     no_cell: AtomicU64,
     /// Times that the kernel waited for a block.
     stalls: AtomicU64,
-    /// Packets that the kernel described badly, packets left behind at the close, and those that the kernel dropped
-    /// although blocks were free.
+    /// Packets with an invalid header, packets left at the close, and packets that the kernel dropped although
+    /// blocks were free.
     other: AtomicU64,
 }
 
 impl Counts {
-    /// Adds what the kernel dropped. It notes a freeze before the first packet that a full ring costs, so a ring
-    /// of blocks that never froze was never full: less than a quarter of it was free, and those packets met the kernel on
-    /// another processor between closing a block and going on to the next (`__tpacket_v3_has_room` looks without the lock,
-    /// since Linux 5.3).
+    /// Adds what the kernel dropped. The kernel records a freeze before the first packet lost because of a full ring, so a
+    /// ring of blocks that never froze was never full. The packets were dropped because less than a quarter of the ring
+    /// was free and another processor had closed a block and not yet opened the next one (`__tpacket_v3_has_room` checks
+    /// without the lock, since Linux 5.3).
     fn add_losses(&self, taken: PacketCounts, in_blocks: bool) {
         let stalls =
             self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed) + u64::from(taken.freezes);
@@ -130,21 +130,21 @@ impl Counts {
     }
 }
 
-/// What the lock of the ring guards.
+/// The data protected by the lock of the ring.
 #[derive(Debug)]
 struct Side {
     open: Option<OpenBlock>,
     handed_out: HandedOut,
     sieve: Sieve,
-    /// A socket filter turned packets away, which the kernel does not count.
+    /// A socket filter rejected packets, which the kernel does not count.
     uncounted: bool,
 }
 
-/// Looks at the ring without an accepted packet, before the caller gets nothing.
+/// Maximum number of looks at the ring without an accepted packet before the caller gets no chunk.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
 impl PacketRing {
-    /// A ring over the memory of `socket`, which was just made.
+    /// A ring over the memory of `socket`, which is new.
     pub(crate) fn new(
         identity: RingIdentity,
         traits: Traits,
@@ -172,6 +172,7 @@ impl PacketRing {
         }
     }
 
+    #[inline]
     fn kernel(&self) -> RwLockReadGuard<'_, Kernel> {
         self.kernel.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -180,7 +181,7 @@ impl PacketRing {
         self.kernel.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does something to the socket, unless the ring is closed.
+    /// Calls a function with the socket, unless the ring is closed.
     pub(crate) fn with_socket(&self, work: impl FnOnce(&PacketSocket) -> io::Result<()>) -> io::Result<()> {
         self.kernel().socket.as_ref().map_or(Ok(()), work)
     }
@@ -195,11 +196,12 @@ impl PacketRing {
         Ok(())
     }
 
-    /// Receives by `socket` on interface `ifindex` from now on, into `store`. What came before is captured first.
+    /// From now on receives with `socket` on interface `ifindex`, into `store`. Earlier packets are captured
+    /// first.
     ///
     /// # Safety
     ///
-    /// The kernel must have written its last packet into the ring that there was.
+    /// The kernel must have written its last packet into the previous ring.
     pub(crate) unsafe fn exchange(
         &self,
         ifindex: u32,
@@ -236,24 +238,25 @@ impl PacketRing {
         Ok(())
     }
 
-    /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
+    /// From now on `filter` checks all captured packets, until [`settle`](Self::settle).
     pub(crate) fn begin_change(&self, filter: UserFilter) {
         lock(&self.side).sieve.begin_change(filter);
     }
 
-    /// What arrives from now on was filtered by the kernel as far as it could: user space looks at it by `check`.
+    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space applies `check`
+    /// to them.
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
         side.sieve.settle(check, self.kernel().waiting() + u64::from(open));
     }
 
-    /// Receives nothing more, if it succeeds. A packet that is on its way at this moment may still come.
+    /// Stops receiving, if it succeeds. A packet that the kernel is processing at that moment may still arrive.
     pub(crate) fn silence(&self) -> io::Result<()> {
         self.with_socket(|socket| socket.attach_filter(&steering::nothing()))
     }
 
-    /// Takes the packets that the kernel has put in and not handed over.
+    /// Takes the packets that the kernel has stored and not handed over.
     ///
     /// # Safety
     ///
@@ -369,12 +372,14 @@ impl PacketRing {
     }
 
     /// Whether packets must be delivered as chunks: those of an open block, or all, because the ring has been replaced.
+    #[inline]
     pub(crate) fn has_chunks(&self) -> bool {
         self.open_packets.load(Ordering::Relaxed) > 0 || self.exchanged.load(Ordering::Relaxed)
     }
 
     /// Opens the next block for a reader that gets all its packets; an error if user space must filter packets, or some
     /// must be delivered as chunks first.
+    #[inline]
     pub(crate) fn open_for_reader(&self) -> Result<Option<OpenBlock>, ()> {
         let mut side = lock(&self.side);
         if side.open.is_some() || !side.sieve.is_idle() || self.exchanged.load(Ordering::Relaxed) {
@@ -388,7 +393,7 @@ impl PacketRing {
     }
 
     /// Reads packets of `block` as [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
-    /// those from place `accounted` on enter the account with their bytes.
+    /// those from index `accounted` on are added to the account with their bytes.
     #[inline]
     pub(crate) fn read_heads(
         &self,
@@ -397,7 +402,7 @@ impl PacketRing {
         accounted: u32,
         mut each: impl FnMut(Head<'_>),
     ) -> u32 {
-        // While a tag is put back nothing else may copy the block, as a close does under this lock.
+        // While a tag is put back, no other code may copy the block, as a close does under this lock.
         let mut side = lock(&self.side);
         if block.packets() - block.left() != range.start {
             block.go_to(range.start);
@@ -410,14 +415,14 @@ impl PacketRing {
                 super_packets += u64::from(frame.wire_len > longest);
             }
             index += 1;
-            // SAFETY: the header and the bytes were found to lie in the block, which is held meanwhile.
+            // SAFETY: the header and the bytes were checked to be in the block, which is held meanwhile.
             each(unsafe { Head::of_frame(header, frame.descriptor, frame.wire_len, snap_len) });
         });
         side.handed_out.count_in_place(0, bytes, super_packets);
         end
     }
 
-    /// Takes a block back of which a reader has read the packets before place `next`; those before `accounted` are in the
+    /// Takes back a block of which a reader has read the packets before index `next`; those before `accounted` are in the
     /// account with their bytes. The others are delivered as chunks, unless the ring was closed.
     #[cold]
     pub(crate) fn take_back(&self, mut block: OpenBlock, next: u32, accounted: u32) {
@@ -454,6 +459,7 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
+    #[inline]
     fn open_next(&self, kernel: &Kernel) -> Option<OpenBlock> {
         kernel.socket.as_ref()?;
         let Store::Blocks(blocks) = &kernel.store else { return None };
@@ -469,7 +475,7 @@ impl PacketRing {
         }
     }
 
-    /// Counts the remaining packets of the blocks that the kernel has handed over, as far as the sieve accepts them.
+    /// Counts the remaining packets that the sieve accepts in the blocks that the kernel has handed over.
     #[cold]
     fn count_wanted(&self, side: &mut Side) {
         let (longest, counts) = (self.traits.longest_frame, &self.counts);
@@ -493,6 +499,7 @@ impl PacketRing {
     }
 
     /// Adds what the kernel dropped since the last time.
+    #[cold]
     fn count_losses(&self, kernel: &Kernel) {
         let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok()) else { return };
         self.counts.add_losses(taken, matches!(kernel.store, Store::Blocks(_)));
@@ -582,7 +589,8 @@ impl Ring for PacketRing {
     }
 
     fn arrived(&self) -> u64 {
-        // A signal handler may ask, which waits for no lock. Where the close or a move holds it nothing comes.
+        // A signal handler may call this, so it does not wait for the lock. While the close or a move holds it,
+        // no packets arrive.
         if let Ok(kernel) = self.kernel.try_read() {
             self.counts.arrived.store(kernel.arrived(), Ordering::Relaxed);
         }
@@ -652,7 +660,7 @@ impl Ring for PacketRing {
         self.counts.other.fetch_add(kernel.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
         kernel.socket = None;
-        // Frames stay as they are, on a socket that gets no packets.
+        // Frames stay unchanged, on a socket that gets no packets.
         if let Store::Blocks(blocks) = &kernel.store {
             blocks.cut_loose();
         }
@@ -674,7 +682,7 @@ mod tests {
         assert_eq!(told(&counts), [0, 3]);
         counts.add_losses(taken(5, 1), true);
         assert_eq!(told(&counts), [5, 3]);
-        // It may still be frozen, and nothing says that it is not.
+        // It may still be frozen; the kernel does not report the end of a freeze.
         counts.add_losses(taken(7, 0), true);
         assert_eq!(told(&counts), [12, 3]);
         let frames = Counts::default();

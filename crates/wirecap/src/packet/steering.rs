@@ -1,10 +1,10 @@
-//! Which packets a ring gets: classic BPF on the kernel's data about a packet.
+//! The selection of a ring's packets: classic BPF on the kernel's data about a packet.
 
 use libc::sock_filter;
 
 use crate::sys::packet::SocketFilter;
 
-/// Which packets are captured, by their direction.
+/// The directions of captured packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Those that the interface received.
@@ -26,7 +26,7 @@ enum Knowledge {
     QueueMark = libc::SKF_AD_QUEUE,
 }
 
-/// The packet type of what the host sends.
+/// The packet type of packets that the host sends.
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 fn statement(code: u32, k: u32) -> sock_filter {
@@ -52,15 +52,15 @@ pub(crate) fn nothing() -> Vec<sock_filter> {
     vec![give(0)]
 }
 
-/// Gives every packet's first `bytes` bytes.
+/// Accepts the first `bytes` bytes of every packet.
 pub(crate) fn everything(bytes: u32) -> Vec<sock_filter> {
     vec![give(bytes)]
 }
 
-/// Which packets a socket looks at.
+/// The packets that a socket accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Selection {
-    /// Unwanted outgoing packets are rejected first, which costs the host less.
+    /// Outgoing packets that were not requested are rejected first, which costs the host less.
     pub(crate) direction: Direction,
     /// The mark of the receive queue; none for all.
     pub(crate) queue_mark: Option<u32>,
@@ -82,10 +82,10 @@ impl Selection {
     }
 }
 
-/// The mark of what no receive queue is known of.
+/// The mark of packets whose receive queue is unknown.
 pub(crate) const NO_QUEUE: u32 = 0;
 
-/// Gives the place of a packet's queue mark among `marks`, and their number if it is none of them.
+/// Returns the index of a packet's queue mark in `marks`, or the number of marks if it is not among them.
 pub(crate) fn place_of_mark(marks: &[u32]) -> Vec<sock_filter> {
     let mut code = vec![load(Knowledge::QueueMark)];
     for (place, &mark) in (0..).zip(marks) {
@@ -95,7 +95,7 @@ pub(crate) fn place_of_mark(marks: &[u32]) -> Vec<sock_filter> {
     code
 }
 
-/// Gives one byte of the packets whose receive queue is not known.
+/// Accepts one byte of packets whose receive queue is unknown.
 pub(crate) fn without_queue() -> Vec<sock_filter> {
     vec![load(Knowledge::QueueMark), jump_if(NO_QUEUE, 0, 1), give(1), give(0)]
 }
@@ -104,14 +104,14 @@ pub(crate) fn without_queue() -> Vec<sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the kernel knows of a packet.
+    /// The kernel's data about a packet.
     #[derive(Clone, Copy)]
     struct Known {
         packet_type: u32,
         queue_mark: u32,
     }
 
-    /// Runs a program as the kernel does, as far as our programs go.
+    /// Runs a program like the kernel; it supports the instructions that our programs use.
     fn run(program: &SocketFilter, known: Known) -> u32 {
         let (mut accumulator, mut at) = (0, 0);
         loop {

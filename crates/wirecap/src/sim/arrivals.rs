@@ -1,4 +1,4 @@
-//! When packets arrive at a ring.
+//! The arrival times of packets at a ring.
 
 use std::time::Duration;
 
@@ -9,45 +9,46 @@ const NANOS_PER_SECOND: f64 = 1e9;
 /// How packets arrive at one ring. Rates are in packets per second.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
-    /// None at all.
+    /// No packets.
     Silence,
-    /// At even distances.
+    /// At equal intervals.
     Constant {
         /// Packets per second.
         rate: f64,
     },
     /// Independently of each other.
     Poisson {
-        /// Packets per second, in the mean.
+        /// Mean packets per second.
         rate: f64,
     },
-    /// Bursts at even distances, and nothing between them.
+    /// Bursts at equal intervals, without packets between them.
     Bursts {
         /// Packets in each burst.
         packets: u64,
         /// Packets per second within a burst.
         rate: f64,
-        /// When the first burst begins.
+        /// Start of the first burst.
         first: Duration,
-        /// From the beginning of a burst to that of the next; a single burst when zero.
+        /// Time from the start of a burst to the start of the next; zero: a single burst.
         every: Duration,
     },
-    /// Constant while on, and never faster than that; how long it stays on and off is exponentially distributed.
+    /// A constant rate during on periods, which is never exceeded. The lengths of on and off periods are
+    /// exponentially distributed.
     OnOff {
-        /// Packets per second while on.
+        /// Packets per second during on periods.
         rate: f64,
-        /// How long it stays on, in the mean.
+        /// Mean length of on periods.
         on: Duration,
-        /// How long it stays off, in the mean.
+        /// Mean length of off periods.
         off: Duration,
     },
-    /// At the given times, which ascend.
+    /// At the given times, in ascending order.
     Recorded(Vec<Duration>),
 }
 
 impl Arrivals {
-    /// Splits a recording of (time, queue) into the arrivals of `rings` rings, queue by queue; queues
-    /// beyond them start at the first ring again. The times must ascend.
+    /// Splits a recording of (time, queue) into the arrivals of `rings` rings, queue by queue, modulo `rings`.
+    /// The times must be ascending.
     pub fn recorded(packets: &[(Duration, usize)], rings: usize) -> Vec<Self> {
         let of_ring = |ring| {
             let times = packets.iter().filter(|(_, queue)| queue % rings == ring).map(|(time, _)| *time);
@@ -56,7 +57,7 @@ impl Arrivals {
         (0..rings).map(of_ring).collect()
     }
 
-    /// The times, in nanoseconds from the start, of those before `end`.
+    /// The arrival times before `end`, in nanoseconds from the start.
     pub(super) fn times(self, random: Random, end: Duration) -> Times {
         let mut times = Times {
             arrivals: self,
@@ -73,29 +74,29 @@ impl Arrivals {
     }
 }
 
-/// The times of [`Arrivals`], one after the other.
+/// An iterator over the times of [`Arrivals`].
 #[derive(Debug)]
 pub(super) struct Times {
     arrivals: Arrivals,
     random: Random,
     end: u64,
-    /// Packets so far; of the present phase, where there are such.
+    /// Packets so far; with bursts or on periods, packets of the current one.
     count: u64,
-    /// The present burst or time on.
+    /// The current burst or on period.
     phase_start: f64,
     phase_end: f64,
-    /// The last packet of arrivals that go on and off.
+    /// The last packet of [`Arrivals::OnOff`].
     last: f64,
     upcoming: Option<u64>,
 }
 
 impl Times {
-    /// When the next packet arrives.
+    /// The arrival time of the next packet.
     pub(super) fn peek(&self) -> Option<u64> {
         self.upcoming
     }
 
-    /// Goes on to the packet after that.
+    /// Advances to the following packet.
     pub(super) fn advance(&mut self) {
         let next = self.following().map(|time| time as u64);
         self.upcoming = next.filter(|time| *time < self.end);
@@ -121,7 +122,7 @@ impl Times {
             }
             Arrivals::OnOff { rate, on, off } => {
                 let (on, off) = (nanos(*on), nanos(*off));
-                // The distance is kept from one time on to the next as well, however short these are.
+                // The minimum interval also applies between two on periods, however short they are.
                 let earliest = if count == 0 { 0.0 } else { self.last + distance(1, *rate) };
                 if earliest >= self.end as f64 {
                     return None;
@@ -138,7 +139,7 @@ impl Times {
     }
 }
 
-/// Nanoseconds that `packets` packets take.
+/// Time in which `packets` packets arrive, in nanoseconds.
 fn distance(packets: u64, rate: f64) -> f64 {
     packets as f64 * NANOS_PER_SECOND / rate
 }

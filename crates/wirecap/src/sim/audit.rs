@@ -1,4 +1,4 @@
-//! Looks over the engine's shoulder: whether it does what it promises.
+//! Checks the engine's guarantees independently of the engine.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,67 +9,67 @@ use crate::sim::{SimCapture, SimSettings, Violation};
 use crate::umem::chunk::Chunk;
 use crate::umem::supply::Supply;
 
-/// A promise of the engine's that was found broken.
+/// A guarantee of the engine that was violated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BrokenPromise {
-    /// Cells are conserved: each is in one place.
+    /// Cells are conserved: each cell is in exactly one place.
     Cells {
-        /// The ring, or the first of those that share a pool.
+        /// The ring, or the first of the rings that share a pool.
         ring: usize,
-        /// Cells that are free, that wait on the rx ring, that are in a chunk or idle, or on their way out.
+        /// Number of cells found: free, on the rx ring, in chunks, idle, or being sent.
         found: usize,
-        /// R x M, of all rings that share the pool.
+        /// R x M, summed over all rings that share the pool.
         cells: usize,
     },
-    /// A ring of an elastic pool has its guaranteed cells.
+    /// A ring of an elastic pool has its reserved cells.
     Share {
         /// The ring.
         ring: usize,
-        /// Cells that it has.
+        /// Number of cells that it has.
         found: usize,
-        /// Cells that it should have at least.
+        /// Minimum number of cells that it should have.
         guaranteed: usize,
     },
     /// The kernel finds only free cells on the fill ring.
     FillRing {
         /// The ring.
         ring: usize,
-        /// What it found.
+        /// The invalid entry.
         violation: Violation,
     },
-    /// Packets are conserved: what is offered is delivered or counted as dropped.
+    /// Packets are conserved: each offered packet is delivered or counted as dropped.
     Packets {
         /// The ring.
         ring: usize,
         /// Packets that arrived.
         arrived: u64,
-        /// Packets that the ledger calls offered.
+        /// Offered packets in the ledger.
         offered: u64,
-        /// Packets that the ledger calls delivered.
+        /// Delivered packets in the ledger.
         delivered: u64,
         /// Packets that were in chunks.
         in_chunks: u64,
     },
-    /// What was to be sent was sent or counted as dropped.
+    /// Each packet passed to a port was sent or counted as dropped.
     Sending {
         /// Packets that the kernel sent.
         sent: u64,
         /// The port's account.
         account: Box<PortAccount>,
     },
-    /// The kernel finds only cells of the application's on the tx ring.
+    /// The kernel finds only cells of the application on the tx ring.
     TxRing {
         /// The queue.
         queue: usize,
-        /// The address of another: bytes from the start of the pool.
+        /// The address of another cell, in bytes from the start of the pool.
         address: u64,
     },
-    /// Order is kept, and nothing is delivered twice.
+    /// Order is kept, and no packet is delivered twice.
     Order {
         /// The ring.
         ring: usize,
-        /// The sequence number of the chunk that came out of order or repeats packets.
+        /// The sequence number of the chunk that is out of order or repeats packets.
         sequence: u64,
     },
     /// No worker waits while a ring of its group is above T.
@@ -78,29 +78,29 @@ pub enum BrokenPromise {
         worker: usize,
         /// The ring.
         ring: usize,
-        /// For how long it was above T.
+        /// Time for which the ring was above T.
         for_long: Duration,
-        /// When that was found.
+        /// Time of the violation.
         at: Duration,
     },
-    /// While a ring of its group is above T, and its own worker has noted that or must have done so, a worker serves no more
-    /// rings below T one after the other than it has home rings. Where that worker may be stuck, it may do so until it has
-    /// glanced at all rings.
+    /// While a ring of its group is above T, and the ring's own worker has noted this or must have noted it, a worker serves
+    /// no more rings below T in a row than it has home rings. If the ring's worker may be stuck, the limit applies after
+    /// this worker has looked at all rings.
     Serving {
         /// The worker.
         worker: usize,
-        /// The ring that it served.
+        /// The ring that the worker served.
         ring: usize,
-        /// When it was.
+        /// Time of the violation.
         at: Duration,
     },
-    /// Offloading happens only above T, or when the ring's worker is away.
+    /// Offloading takes place only above T, or if the ring's worker is stuck or gone.
     Offloading {
         /// The ring.
         ring: usize,
-        /// The backlog that it had, in packets.
+        /// The ring's backlog in packets.
         backlog: u32,
-        /// When it was.
+        /// Time of the violation.
         at: Duration,
     },
 }
@@ -112,7 +112,7 @@ impl fmt::Display for BrokenPromise {
                 write!(f, "ring {ring} has {found} cells instead of {cells}")
             }
             Self::Share { ring, found, guaranteed } => {
-                write!(f, "ring {ring} has {found} cells of {guaranteed} that are its own")
+                write!(f, "ring {ring} has {found} of its {guaranteed} reserved cells")
             }
             Self::FillRing { ring, violation } => {
                 write!(f, "on the fill ring of ring {ring} the kernel found {violation:?}")
@@ -123,7 +123,7 @@ impl fmt::Display for BrokenPromise {
                  {delivered}, and {in_chunks} were in chunks"
             ),
             Self::Sending { sent, account } => {
-                write!(f, "{sent} packets were sent, and the port's account is {account:?}")
+                write!(f, "the kernel sent {sent} packets, but the port's account is {account:?}")
             }
             Self::TxRing { queue, address } => {
                 write!(
@@ -150,20 +150,22 @@ impl fmt::Display for BrokenPromise {
     }
 }
 
-/// What is known of the rings independently of the engine.
+/// The state of the rings as observed independently of the engine.
 #[derive(Debug)]
 pub(super) struct Audit {
     rings: Vec<Page>,
     cells: usize,
-    /// How many cells a ring always has, if the rings share one pool.
+    /// Number of cells reserved for each ring, if the rings share one pool.
     guaranteed: Option<usize>,
     /// The backlog above which offloading is allowed; `None` in basic mode.
     threshold: Option<f64>,
-    /// When each worker took chunks from rings below T while another was above, one after the other.
+    /// For each worker, the times when it took consecutive chunks of rings below T while another ring was above
+    /// T.
     low_chunks: Vec<Vec<u64>>,
-    /// How long it takes until a ring above T is noted by its own worker, in nanoseconds; `None` if that may be stuck.
+    /// Maximum time until a ring above T is noted by its own worker, in nanoseconds; `None` if that worker may be
+    /// stuck.
     noted_within: Option<u64>,
-    /// Packets that the kernel sent, if the capture forwards.
+    /// Number of packets that the kernel sent, if the capture forwards.
     sent: Option<u64>,
     broken: Vec<BrokenPromise>,
 }
@@ -171,19 +173,19 @@ pub(super) struct Audit {
 #[derive(Debug, Clone, Default)]
 struct Page {
     next_sequence: u64,
-    /// The lowest number that the next packet can have.
+    /// The lowest possible number of the next packet.
     next_number: u64,
     in_chunks: u64,
     held: usize,
-    /// The backlog before the last question.
+    /// The backlog before the last request.
     backlog: u32,
-    /// Since when it has been above T.
+    /// Time since which it has been above T.
     above_since: Option<u64>,
-    /// Since when a worker has known that, by what it had to look at.
+    /// Time since which a worker must know this from the rings that it looked at.
     known_since: Option<u64>,
 }
 
-/// More are not kept: the first ones tell.
+/// Maximum number of violations kept; the first ones show the cause.
 const KEPT: usize = 10;
 
 impl Audit {
@@ -200,7 +202,7 @@ impl Audit {
         Self { rings, cells, guaranteed, threshold, low_chunks, noted_within: None, sent, broken: Vec::new() }
     }
 
-    /// No worker is stuck or leaves: each looks at its home rings after so long.
+    /// No worker gets stuck or leaves: each looks at its home rings at least this often.
     pub(super) fn expect_notes_within(&mut self, longest: Duration) {
         self.noted_within = Some(longest.as_nanos() as u64);
     }
@@ -211,14 +213,14 @@ impl Audit {
         }
     }
 
-    /// Notes the backlogs at which a worker decides.
+    /// Records the backlogs on which a worker's decision is based.
     pub(super) fn note_backlogs(&mut self, capture: &SimCapture) {
         for (ring, page) in self.rings.iter_mut().enumerate() {
             page.backlog = capture.backlog(ring);
         }
     }
 
-    /// A chunk was captured: the next in sequence, of packets later than all before.
+    /// Checks a captured chunk: it must be the next in sequence, and its packets later than all earlier ones.
     pub(super) fn captured(&mut self, chunk: &Chunk) {
         let ring = chunk.ring_index();
         let page = &mut self.rings[ring];
@@ -240,15 +242,15 @@ impl Audit {
         self.threshold.is_some_and(|threshold| f64::from(backlog) > threshold)
     }
 
-    /// A packet arrived in `ring`, where `backlog` packets wait now.
+    /// A packet arrived in `ring`, in which `backlog` packets wait now.
     pub(super) fn received(&mut self, ring: usize, backlog: u32, now: u64) {
         if self.is_above(backlog) {
             self.rings[ring].above_since.get_or_insert(now);
         }
     }
 
-    /// `worker` has been waiting since that time, and may do so for `longest` while a ring is above T if it could not see
-    /// that when it began.
+    /// `worker` has been waiting since that time. If it could not see when it began that a ring is above T, it may wait
+    /// for `longest`.
     pub(super) fn waits(&mut self, worker: usize, since: u64, longest: Duration, now: u64) {
         for ring in 0..self.rings.len() {
             let Some(above_since) = self.rings[ring].above_since else { continue };
@@ -259,7 +261,8 @@ impl Audit {
         }
     }
 
-    /// `worker`, which has so many home rings, took `chunk`, of a ring whose own worker was `away` or not.
+    /// `worker`, which has `homes` home rings, took `chunk`; `away`: whether the worker of the chunk's
+    /// ring was stuck or gone.
     pub(super) fn served(
         &mut self,
         worker: usize,
@@ -293,7 +296,7 @@ impl Audit {
         if !self.is_above(capture.backlog(ring)) {
             (self.rings[ring].above_since, self.rings[ring].known_since) = (None, None);
         }
-        // It has looked at its home rings and at the one that it served.
+        // The worker has looked at its home rings and at the ring that it served.
         for (other, page) in self.rings.iter_mut().enumerate() {
             if page.above_since.is_some() && (other == ring || capture.home_of(other) == worker) {
                 page.known_since.get_or_insert(now);
@@ -301,7 +304,7 @@ impl Audit {
         }
     }
 
-    /// A chunk was taken by a buddy, whose ring's worker was away or not.
+    /// A buddy took a chunk; `away`: whether the worker of the chunk's ring was stuck or gone.
     pub(super) fn offloaded(&mut self, chunk: &Chunk, away: bool, at: Duration) {
         let ring = chunk.ring_index();
         let backlog = self.rings[ring].backlog;
@@ -316,7 +319,7 @@ impl Audit {
         self.rings[chunk.ring_index()].held -= chunk.len();
     }
 
-    /// The kernel has sent so many packets more.
+    /// The kernel has sent this many more packets.
     pub(super) fn sent(&mut self, packets: usize) {
         self.sent = self.sent.map(|sent| sent + packets as u64);
     }
@@ -349,7 +352,7 @@ impl Audit {
         }
     }
 
-    /// Balances the books at the end. `arrived` is how many packets there were, ring by ring.
+    /// Compares the ledger with `arrived`, the number of packets that arrived at each ring.
     pub(super) fn conclude(
         mut self,
         capture: &SimCapture,

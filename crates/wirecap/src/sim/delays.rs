@@ -1,11 +1,11 @@
-//! How long packets wait, counted in steps of an eighth of a power of two.
+//! A histogram of packets' waiting times, with eight bins per power of two.
 
 use std::time::Duration;
 
 const STEP_BITS: u32 = 3;
 const STEPS: usize = 64 << STEP_BITS;
 
-/// How many packets waited for how long.
+/// Number of packets by waiting time.
 #[derive(Debug, Clone)]
 pub(super) struct Delays(Box<[u64; STEPS]>);
 
@@ -20,7 +20,7 @@ impl Delays {
         self.0[step_of(nanos)] += 1;
     }
 
-    /// As long as `share` of the packets waited at most, to an eighth.
+    /// The waiting time that `share` of the packets did not exceed, accurate to an eighth.
     pub(super) fn quantile(&self, share: f64) -> Duration {
         let mut left = (share * self.0.iter().sum::<u64>() as f64).ceil() as u64;
         if left == 0 {

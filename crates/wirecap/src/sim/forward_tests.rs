@@ -1,5 +1,5 @@
-//! Random schedules of a capture that forwards: whatever the kernel does, a cell is in one place, and a packet leaves
-//! from the cell that it came in.
+//! Random schedules of a forwarding capture: whatever the kernel does, a cell is in one place, and a packet leaves
+//! from the cell in which it arrived.
 
 use std::collections::VecDeque;
 
@@ -32,11 +32,11 @@ fn settings(random: &mut Random) -> SimSettings {
     }
 }
 
-/// A packet that was given to a port: where its bytes lay then, and what they were.
+/// A packet that was passed to a port: the address of its bytes, and the bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Given {
     cells: Vec<(usize, Vec<u8>)>,
-    /// Its number, if it has a place in the order of its ring.
+    /// Its number, if it belongs to the order of its ring.
     number: Option<u64>,
 }
 
@@ -56,7 +56,7 @@ struct Schedule {
     kept: Vec<DetachedPacket>,
     /// Cells of kept packets.
     kept_cells: usize,
-    /// By tx queue, in the order in which they were given.
+    /// By tx queue, in the order in which they were passed.
     given: Vec<VecDeque<Given>>,
     /// The last number that left, by ring.
     last_number: Vec<Option<u64>>,
@@ -65,9 +65,9 @@ struct Schedule {
     refused: u64,
     next_number: u64,
     received: u64,
-    /// Tx rings show late what the kernel took.
+    /// Tx rings publish the kernel's consumer index late.
     shows_late: bool,
-    /// A tx ring is no more.
+    /// The interface of a tx ring was removed.
     gone: bool,
 }
 
@@ -166,7 +166,7 @@ impl Schedule {
         let Some(mut chunk) = self.random.take(&mut self.held) else { return };
         let (lane, mut rest) = (chunk.ring_index(), Vec::new());
         let keeps = self.random.once_in(3);
-        // Up to here one by one, the rest together.
+        // The packets up to here one by one, the rest together.
         let apart = if self.random.once_in(2) { usize::MAX } else { self.random.below(4) as usize };
         for packet in chunk.iter().skip(apart) {
             let number = u64::from_ne_bytes(*packet.data().first_chunk().unwrap());
@@ -184,7 +184,7 @@ impl Schedule {
                     self.kept_cells += cells;
                 }
                 2 => {
-                    // Over the time of its arrival.
+                    // Overwrites its timestamp.
                     packet.grow_head(HEADROOM_BYTES as usize).unwrap().fill(7);
                     assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
                     self.taken += 1;
@@ -201,7 +201,7 @@ impl Schedule {
         self.taken += rest.len() as u64;
         self.given[lane].extend(rest);
         self.port.send_all(packets);
-        // The chunk may go before or after the flush, or stay.
+        // The chunk is dropped before or after the flush, or kept.
         match self.random.below(3) {
             0 => drop(chunk),
             1 => self.held.push(chunk),
@@ -243,8 +243,8 @@ impl Schedule {
         self.port.flush();
     }
 
-    /// What left is what was given, from the very cells; in basic mode in the order in which it was given, in advanced
-    /// mode in the order of the ring.
+    /// Checks that the sent packets are those passed to the port, from the same cells: in basic mode in the order in
+    /// which they were passed, in advanced mode in the order of the ring.
     fn check_sent(&mut self) {
         for ring in 0..self.settings.rings {
             let base = self.capture.rings[ring].fill_ring().pool().memory().base().addr().get();
@@ -256,7 +256,7 @@ impl Schedule {
                 let place = place.unwrap_or_else(|| panic!("{cells:?} was sent and not given"));
                 let number = given[place].number;
                 match self.settings.mode {
-                    // What was given before it and did not leave until now was dropped.
+                    // Packets passed before it that have not left by now were dropped.
                     Mode::Basic => drop(given.drain(..=place)),
                     Mode::Advanced(_) => {
                         given.remove(place);
@@ -270,7 +270,7 @@ impl Schedule {
         }
     }
 
-    /// Every cell is in exactly one place, and no kernel found anything wrong.
+    /// Checks that every cell is in exactly one place, and that no kernel found an invalid entry.
     fn check_cells(&mut self) {
         let held: usize = self.held.iter().map(Chunk::cells).sum();
         let mut sum = held + self.kept_cells + self.port.cells() + self.capture.cells_on_their_way();
@@ -283,7 +283,7 @@ impl Schedule {
         assert_eq!(sum, self.capture.cells());
     }
 
-    /// All comes back, and the books balance.
+    /// Checks that all cells return, and that the counts balance.
     fn finish(mut self) {
         let rings = 0..self.settings.rings;
         for ring in rings.clone() {
@@ -310,7 +310,7 @@ impl Schedule {
         capture.close();
         let account = capture.ledger(Duration::ZERO).ports[0].account;
         assert_eq!((account.taken, account.waiting), (self.taken, 0), "{account:?}");
-        // What was not shown to have been taken when a ring vanished counts as dropped.
+        // Packets whose sending was not published before the interface was removed count as dropped.
         let shown = account.sent == sent || self.shows_late && self.gone && account.sent < sent;
         assert!(shown, "{sent} were sent: {account:?}");
         assert_eq!(account.taken, account.sent + account.dropped.total(), "{account:?}");
@@ -319,7 +319,7 @@ impl Schedule {
 }
 
 #[test]
-fn cells_are_conserved_through_the_tx_and_completion_rings_whatever_happens() {
+fn cells_are_conserved_through_the_tx_and_completion_rings_in_random_schedules() {
     for_each_seed(RUNS, |random| Schedule::new(random).run());
 }
 
@@ -345,7 +345,8 @@ fn pass_on(worker: &mut SimWorker, port: &mut Port) {
     }
 }
 
-/// The peer takes nothing for a while: what has no room is dropped and counted, the rest goes out when it can.
+/// The peer accepts no packets for a while: packets without room are dropped and counted, and the rest is sent
+/// afterwards.
 #[test]
 fn a_stall_in_one_direction_drops_only_excess_packets() {
     let (capture, mut worker, mut port) = one_ring();
@@ -368,7 +369,7 @@ fn a_stall_in_one_direction_drops_only_excess_packets() {
     assert_eq!((account.taken, account.sent, account.waiting), (12, 0, 8), "{account:?}");
     assert_eq!((account.dropped.ring_full, account.dropped.total()), (4, 4), "{account:?}");
     capture.transmitter(0).set_link(LinkState::Up);
-    // A question for packets has the rest sent.
+    // A request for a chunk sends the rest.
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
     assert!(matches!(worker.ask(Duration::ZERO), Ok(Answer::Nothing)));
     let account = port.account();
@@ -376,7 +377,8 @@ fn a_stall_in_one_direction_drops_only_excess_packets() {
     assert_eq!((capture.kernel(0).free_cells(), capture.new_cells()), (8, 4));
 }
 
-/// What the device had no room for is sent by the next flush that finds room, also of a port without a capture.
+/// Packets for which the device had no room are sent by the next flush that finds room, even if the capture is
+/// closed.
 #[test]
 fn a_flush_sends_packets_that_an_earlier_flush_could_not() {
     let (capture, _, mut port) = one_ring();
@@ -391,7 +393,7 @@ fn a_flush_sends_packets_that_an_earlier_flush_could_not() {
     assert_eq!((account.sent, account.waiting), (1, 0), "{account:?}");
 }
 
-/// With chunks of one cell the list that a kept packet comes back in is as large as a chunk's.
+/// With chunks of one cell, the list in which a kept packet returns is as large as a chunk's.
 #[test]
 fn packets_that_are_kept_leave_no_lists_behind() {
     let geometry = Geometry { chunk_cells: 1, chunks: 4, cell_bytes: 64 };
@@ -408,11 +410,11 @@ fn packets_that_are_kept_leave_no_lists_behind() {
     assert!(lists <= 2 * geometry.chunks as usize, "{lists} lists");
 }
 
-/// The books of the test itself must be able to not balance.
+/// The test's own accounting must be able to detect an error.
 #[test]
 #[should_panic(expected = "comes back twice")]
 #[cfg_attr(not(debug_assertions), ignore = "only debug builds know where cells are")]
-fn an_engine_that_gives_a_cell_back_twice_is_caught() {
+fn an_engine_that_returns_a_cell_twice_is_detected() {
     let (capture, mut worker, mut port) = one_ring();
     receive(&capture, 1);
     pass_on(&mut worker, &mut port);
@@ -420,7 +422,7 @@ fn an_engine_that_gives_a_cell_back_twice_is_caught() {
     owners.give_back(&[Descriptor::default()]);
 }
 
-/// A kernel that shows late what it took, as those before 6.17, is called until it is done.
+/// A kernel that publishes its index late, as before Linux 6.17, is called until it has sent the batch.
 #[test]
 fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
     for shows_late in [false, true] {
@@ -437,8 +439,8 @@ fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
     }
 }
 
-/// The peer has no room, and then the interface goes down or vanishes: what was refused is dropped and completed, also
-/// where the ring does not show that it was taken.
+/// The peer has no room, and then the interface goes down or is removed: the rejected packets are dropped and
+/// completed, even if the ring does not show that they were taken.
 #[test]
 fn a_packet_rejected_just_before_the_removal_counts_once_and_returns_once() {
     let links = [LinkState::Down, LinkState::Gone];
@@ -461,7 +463,7 @@ fn a_packet_rejected_just_before_the_removal_counts_once_and_returns_once() {
     }
 }
 
-/// The interface vanishes with packets on its ring: their cells come back.
+/// The interface is removed with packets on its ring: their cells return.
 #[test]
 fn cells_on_the_ring_of_a_removed_interface_return() {
     let (capture, mut worker, mut port) = one_ring();
@@ -479,9 +481,9 @@ fn cells_on_the_ring_of_a_removed_interface_return() {
     assert_eq!(capture.kernel(0).free_cells(), 8);
 }
 
-/// A kernel that completes what it never got is trusted no more.
+/// A kernel that completes a cell that it did not get is not trusted any more.
 #[test]
-fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell() {
+fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_duplicates_no_cell() {
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).complete_wrongly(64);
     receive(&capture, 4);
@@ -490,7 +492,7 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell(
     assert_eq!((account.taken, account.dropped.other), (4, 4), "{account:?}");
     assert_eq!(capture.kernel(0).free_cells(), 8);
     assert_eq!(capture.kernel(0).violations(), []);
-    // Nor one outside the pool.
+    // The same with an address outside the pool.
     let (capture, mut worker, mut port) = one_ring();
     capture.transmitter(0).set_late(true);
     receive(&capture, 2);
@@ -500,9 +502,9 @@ fn a_completion_of_a_cell_that_was_not_sent_closes_the_port_and_doubles_no_cell(
     assert_eq!(capture.kernel(0).free_cells(), 6, "the two that were sent are not back");
 }
 
-/// A kernel that moves its index where it cannot be gets no more cells, and those that are refused come back.
+/// A kernel that publishes an invalid index gets no more cells, and the cells that it does not get return.
 #[test]
-fn a_tx_ring_whose_index_cannot_be_is_trusted_no_more() {
+fn a_tx_ring_with_an_invalid_index_gets_no_more_cells() {
     let (capture, mut worker, mut port) = one_ring();
     receive(&capture, 2);
     pass_on(&mut worker, &mut port);

@@ -1,4 +1,5 @@
-//! A reader of cells in place beside the worker of the ring, which gets what the reader leaves.
+//! A reader that reads cells in place, together with the ring's worker, which gets the packets that the reader
+//! leaves.
 
 use super::*;
 use crate::time::Timestamp;
@@ -7,12 +8,12 @@ use crate::umem::reader::{CellReader, NextBlock};
 const ROUNDS: u64 = if cfg!(miri) { 3 } else { 400 };
 const STEPS: usize = if cfg!(miri) { 60 } else { 400 };
 
-/// What came out, by the numbers that packets begin with.
+/// The packets that came out, by the numbers at their start.
 #[derive(Default)]
 struct Book {
     received: Vec<u64>,
     delivered: Vec<u64>,
-    /// Of packets that were received: what was delivered of them.
+    /// Received packets, and those of them that were delivered.
     bytes: u64,
 }
 
@@ -45,7 +46,7 @@ fn run(seed: u64) {
     let mut worker = capture.workers().pop().unwrap();
     let mut reader = worker.cell_reader().expect("it is alone");
     let (mut book, mut number) = (Book::default(), 0);
-    // Where reading of what is in hand goes on.
+    // The position at which reading continues.
     let mut next = 0;
     for _ in 0..STEPS {
         match random.below(6) {
@@ -88,7 +89,7 @@ fn run(seed: u64) {
     let at_close = random.once_in(2);
     if at_close {
         kernels.close();
-        // What was not read is not lost without a word.
+        // Unread packets are counted.
         reader.put_back(next);
     } else {
         reader.put_back(next);

@@ -1,4 +1,4 @@
-//! The kernel's half of one ring, played: it fills cells and publishes them, or fails to.
+//! A simulation of the kernel's half of one ring, which fills cells and publishes them, with faults on request.
 
 #![allow(unsafe_code)]
 
@@ -16,36 +16,36 @@ use crate::time::Timestamp;
 use crate::umem::fill::{Kernel, KernelDrops};
 use crate::umem::pool::Pool;
 
-/// What became of a packet that arrived.
+/// The fate of an arrived packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
     /// It was put on the rx ring.
     Received,
-    /// It was dropped for want of a free cell.
+    /// It was dropped: no free cell.
     NoCell,
-    /// It was dropped for want of room on the rx ring.
+    /// It was dropped: no room on the rx ring.
     RingFull,
 }
 
-/// Something that no sane kernel publishes.
+/// Invalid data that a faulty kernel publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The packet is said to be longer than its cell.
+    /// The packet's length exceeds its cell.
     BadLength,
-    /// The packet is said to lie outside the pool. The cell that should have held it is lost.
+    /// The packet's address is outside the pool. The cell allocated for it is lost.
     StrayAddress,
-    /// The packet, an empty one, is published twice. The kernel never writes to its cell again.
+    /// An empty packet is published twice. The kernel never writes to its cell again.
     RepeatedCell,
-    /// The packet has three cells, of which the second is said to be longer than it is.
+    /// The packet has three cells; the length of the second one exceeds the cell.
     BadFragment,
-    /// The packet has three cells, of which the last is said to lie outside the pool. It is lost.
+    /// The packet has three cells; the address of the last one is outside the pool. That cell is lost.
     StrayFragment,
-    /// Two cells of a packet whose end never comes: what comes next looks as if it belonged to it.
+    /// Two cells of a packet whose last cell is never published: the next packet looks like its continuation.
     Truncated,
 }
 
 impl Fault {
-    /// How many cells are published.
+    /// Number of published cells.
     pub fn cells(self) -> usize {
         match self {
             Self::BadLength | Self::StrayAddress => 1,
@@ -55,15 +55,15 @@ impl Fault {
     }
 }
 
-/// Something on the fill ring that should not be there.
+/// An invalid entry on the fill ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Violation {
-    /// The address is not that of a cell.
+    /// The address is not the address of a cell.
     NotACell {
         /// The address: bytes from the start of the pool.
         address: u64,
     },
-    /// The kernel has this cell already.
+    /// The kernel already has this cell.
     PostedTwice {
         /// The cell's number in the pool.
         cell: usize,
@@ -87,10 +87,10 @@ pub struct SimKernel {
 struct State {
     fill: Consumer<u64>,
     rx: Producer<Descriptor>,
-    /// Free cells that the driver holds ready for packets.
+    /// Free cells that the driver has taken for packets.
     descriptors: VecDeque<u64>,
     descriptor_count: usize,
-    /// The end of a packet that is not published yet.
+    /// The cells of the last packet that are not published yet.
     held_back: Vec<Descriptor>,
     fetched: Vec<u64>,
     sleeps: bool,
@@ -103,20 +103,20 @@ struct State {
     violations: Vec<Violation>,
 }
 
-/// Where a cell is, as far as a kernel knows.
+/// The place of a cell from the kernel's point of view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum CellState {
     /// Not posted yet, or given to the application.
     Away,
-    /// In the driver's hands.
+    /// Taken by the driver for packets.
     Here,
-    /// In the hands of a driver that sends it.
+    /// Taken by a driver that sends it.
     Sending,
-    /// Out of use: never to be written to again.
+    /// Out of use: the kernel never writes to it again.
     Lost,
 }
 
-/// Where the cells of a pool are, as far as the kernels of all its rings know.
+/// The places of a pool's cells from the point of view of all its rings' kernels.
 #[derive(Debug, Clone)]
 pub(super) struct CellStates(Arc<std::sync::Mutex<Vec<CellState>>>);
 
@@ -126,19 +126,19 @@ impl CellStates {
         Self(Arc::new(std::sync::Mutex::new(away)))
     }
 
-    /// Says that a cell is being sent; whether it was the application's to send.
+    /// Marks a cell as being sent. Returns whether the application owned it.
     pub(super) fn take(&self, cell: usize) -> bool {
         self.put(cell, CellState::Sending) == CellState::Away
     }
 
-    /// Says that a cell was sent.
+    /// Marks a cell as sent.
     pub(super) fn give(&self, cell: usize) {
         self.put(cell, CellState::Away);
     }
 
-    /// Says that a cell is at `place`, and where it was.
+    /// Moves a cell to `place` and returns its previous place.
     fn put(&self, cell: usize, place: CellState) -> CellState {
-        // Not loom's mutex: every kernel asks under its own lock, and nothing happens meanwhile.
+        // Not loom's mutex: each kernel calls this under its own lock, and nothing else happens inside.
         let mut states = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut states[cell], place)
     }
@@ -173,13 +173,13 @@ impl SimKernel {
         (Self { pool, states, state: Mutex::new(state) }, rx_consumer, fill_producer)
     }
 
-    /// Receives `packet`, which arrives at `time`, into as many cells as it needs.
+    /// Receives `packet`, which arrives at `time`, into the number of cells that it needs.
     pub fn receive(&self, packet: &[u8], time: Timestamp) -> Fate {
         self.receive_in_parts(packet, time, usize::MAX)
     }
 
-    /// As [`receive`](Self::receive), but publishes no more than `cells_now` cells of the packet now. The
-    /// others follow before the next packet, or by [`look`](Self::look).
+    /// As [`receive`](Self::receive), but publishes at most `cells_now` cells of the packet now.
+    /// [`look`](Self::look), or the next packet, publishes the others.
     pub fn receive_in_parts(&self, packet: &[u8], time: Timestamp, cells_now: usize) -> Fate {
         let mut state = lock(&self.state);
         if packet.len() <= self.room() && cells_now > 0 {
@@ -205,7 +205,7 @@ impl SimKernel {
         Fate::Received
     }
 
-    /// Receives a packet into one cell, as nearly all are: without memory for lists of cells.
+    /// Receives a packet that fits one cell, without allocating lists of cells: nearly all packets do.
     fn receive_whole(&self, state: &mut State, packet: &[u8], time: Timestamp) -> Fate {
         if let Err(fate) = state.provide(self, 1) {
             return fate;
@@ -219,12 +219,12 @@ impl SimKernel {
         Fate::Received
     }
 
-    /// Bytes of a packet that a cell holds.
+    /// Number of bytes of a packet that fit a cell.
     fn room(&self) -> usize {
         (self.pool.geometry().cell_bytes - HEADROOM_BYTES) as usize
     }
 
-    /// Receives a packet and publishes it wrongly.
+    /// Receives a packet and publishes it with this fault.
     pub fn receive_badly(&self, fault: Fault) -> Fate {
         let mut state = lock(&self.state);
         let cell_count = if fault == Fault::RepeatedCell { 1 } else { fault.cells() };
@@ -259,25 +259,25 @@ impl SimKernel {
         Fate::Received
     }
 
-    /// Lets the driver take no more free cells, or again.
+    /// Stops the driver from taking free cells, or lets it continue.
     pub fn set_stalled(&self, stalled: bool) {
         lock(&self.state).stalled = stalled;
     }
 
-    /// Publishes an index of the rx ring that cannot be; the next packet received restores it.
+    /// Publishes an invalid index of the rx ring; the next received packet restores it.
     pub fn break_rx_index(&self) {
         let mut state = lock(&self.state);
         state.publish_rest();
         state.rx.break_index();
     }
 
-    /// Publishes an index of the fill ring that cannot be; the next look at the ring restores it.
+    /// Publishes an invalid index of the fill ring; the next access to the ring restores it.
     pub fn break_fill_index(&self) {
         lock(&self.state).fill.break_index();
     }
 
-    /// Makes the driver take free cells, as it does by itself when packets arrive, and publish what it
-    /// has held back.
+    /// Makes the driver take free cells, as it does by itself when packets arrive, and publish the cells that
+    /// it has held back.
     pub fn look(&self) {
         let mut state = lock(&self.state);
         state.publish_rest();
@@ -285,62 +285,62 @@ impl SimKernel {
         state.fill_ring(self, wanted);
     }
 
-    /// The interface is gone: what was not published yet never will be, and the drops of another one are counted from 0.
+    /// Removes the interface: unpublished cells are never published, and the drop counts of the next interface start at
+    /// 0.
     pub(super) fn forget_filled(&self) {
         let mut state = lock(&self.state);
         state.held_back.clear();
         state.drops = KernelDrops::default();
     }
 
-    /// The interface is gone: the driver has no free cells, and nothing is posted.
+    /// Removes the interface: the driver has no free cells, and no cell is posted.
     pub(super) fn forget_posted(&self) {
         let state = &mut *lock(&self.state);
         for cell in state.descriptors.drain(..) {
             self.states.put(self.pool.index_of(cell), CellState::Away);
         }
         state.fetched.clear();
-        // Indices that cannot be are those of a ring that is no more.
+        // The invalid indices belonged to the removed ring.
         let _ = state.fill.take_into(&mut state.fetched, usize::MAX);
         state.fetched.clear();
         state.fill.release();
     }
 
-    /// How many free cells the kernel has: on the fill ring and in the driver.
+    /// Number of the kernel's free cells: on the fill ring and in the driver.
     pub fn free_cells(&self) -> usize {
         let state = &mut *lock(&self.state);
         state.descriptors.len() + state.fill.available().map_or(0, |posted| posted as usize)
     }
 
-    /// How many filled cells the kernel has not published yet.
+    /// Number of filled cells that the kernel has not published yet.
     pub fn held_back(&self) -> usize {
         lock(&self.state).held_back.len()
     }
 
-    /// How many descriptors were published on the rx ring.
+    /// Number of descriptors published on the rx ring.
     pub fn published(&self) -> u64 {
         lock(&self.state).published
     }
 
-    /// How many cells faults have taken out of use.
+    /// Number of cells that faults have taken out of use.
     pub fn lost_cells(&self) -> usize {
         lock(&self.state).lost_cells
     }
 
-    /// How often a sleeping driver was called.
+    /// Number of times that a sleeping driver was woken.
     pub fn calls(&self) -> u64 {
         lock(&self.state).calls
     }
 
-    /// What was wrong on the fill ring until now.
+    /// The invalid entries found on the fill ring so far.
     pub fn violations(&self) -> Vec<Violation> {
         lock(&self.state).violations.clone()
     }
 
     /// # Safety
-    ///
-    /// `cell` must be the address of a cell without another user, and `packet` fit behind the headroom.
+    /// `cell` must be the address of a cell without another user, and `packet` must fit after the headroom.
     unsafe fn write(&self, cell: u64, packet: &[u8], time: Timestamp) {
-        // SAFETY: the caller's promise: all of it lies in that one cell.
+        // SAFETY: the caller guarantees that all bytes are in that one cell.
         unsafe {
             let start = self.pool.memory().base().add(cell as usize);
             start.cast::<u64>().write_unaligned(time.unix_nanos());
@@ -351,20 +351,20 @@ impl SimKernel {
 }
 
 impl State {
-    /// Free cells for a packet of `count`; see [`provide`](Self::provide).
+    /// Takes free cells for a packet of `count` cells; see [`provide`](Self::provide).
     fn next_cells(&mut self, kernel: &SimKernel, count: usize) -> Result<Vec<u64>, Fate> {
         self.provide(kernel, count)?;
         Ok(self.descriptors.drain(..count).collect())
     }
 
-    /// Sees to it that there are free cells and room on the rx ring for a packet of `count`, or says which
-    /// of them was missing; that is then counted.
+    /// Ensures that there are free cells and room on the rx ring for a packet of `count` cells. Otherwise
+    /// counts and returns which of them was missing.
     fn provide(&mut self, kernel: &SimKernel, count: usize) -> Result<(), Fate> {
         self.publish_rest();
         if self.descriptors.len() < count {
             self.fill_ring(kernel, count.max(self.descriptor_count));
         }
-        // In the kernel's order, too: without cells it does not look at the rx ring.
+        // In the kernel's order: without cells it does not check the rx ring.
         if self.descriptors.len() < count {
             self.drops.no_cell += 1;
             return Err(Fate::NoCell);
@@ -377,7 +377,7 @@ impl State {
     }
 
     fn rx_free(&mut self) -> u32 {
-        self.rx.free().expect("the application's half of the rx ring is sound")
+        self.rx.free().expect("the application's half of the rx ring is valid")
     }
 
     fn publish(&mut self, descriptors: &[Descriptor]) {
@@ -394,8 +394,8 @@ impl State {
         }
     }
 
-    /// Takes free cells from the fill ring until there are `wanted`; falls asleep if there are none and
-    /// the driver is of that kind.
+    /// Takes free cells from the fill ring until there are `wanted`. If there are none, a driver that can sleep
+    /// sets its flag.
     fn fill_ring(&mut self, kernel: &SimKernel, wanted: usize) {
         if self.stalled || self.asleep {
             return;
@@ -403,7 +403,7 @@ impl State {
         self.fetch(kernel, wanted);
         if self.sleeps && self.descriptors.is_empty() {
             self.fill.set_needs_wakeup(true);
-            // What was posted before the flag could be seen came without a call.
+            // Cells posted before the flag was visible arrive without a wake-up call.
             self.fetch(kernel, wanted);
             self.asleep = self.descriptors.is_empty();
             if !self.asleep {
@@ -418,7 +418,7 @@ impl State {
         self.fetched.clear();
         self.fill
             .take_into(&mut self.fetched, wanted)
-            .expect("the application's half of the fill ring is sound");
+            .expect("the application's half of the fill ring is valid");
         self.fill.release();
         for &address in &self.fetched {
             if address & pool.cell_mask() != address || !pool.contains(address) {
@@ -446,7 +446,7 @@ impl State {
     }
 }
 
-/// The descriptors of a packet in `cells`, of which each holds as many bytes as `len` says.
+/// The descriptors of a packet in `cells`; `len` returns the number of bytes in each cell.
 fn chain(cells: &[u64], len: impl Fn(usize) -> u32) -> Vec<Descriptor> {
     let descriptor = |(index, cell): (usize, &u64)| Descriptor {
         address: cell + u64::from(HEADROOM_BYTES),

@@ -1,4 +1,4 @@
-//! The whole of it under loom: kernel, workers and threads that drop chunks.
+//! Loom tests of the whole capture: kernel, workers and threads that drop chunks.
 
 use loom::thread;
 
@@ -6,10 +6,10 @@ use super::*;
 use crate::sync::model;
 use crate::time::Timestamp;
 
-/// A worker and its buddy take from one ring and drop what they got, while the kernel fills it:
-/// nothing is delivered twice, and every cell comes back.
+/// A worker and its buddy take chunks of one ring and drop them while the kernel fills the ring: no packet is
+/// delivered twice, and every cell returns.
 #[test]
-fn a_chunk_is_delivered_once_and_its_cells_come_home() {
+fn a_chunk_is_delivered_once_and_its_cells_return() {
     let settings = SimSettings {
         rings: 2,
         workers: 2,
@@ -31,7 +31,7 @@ fn a_chunk_is_delivered_once_and_its_cells_come_home() {
         capture.kernel(0).receive(&[1], Timestamp::default());
         let taken = workers.map(|worker| worker.join().unwrap());
         assert_ne!(taken, [None, None], "there was a packet from the start");
-        assert_ne!(taken[0], taken[1], "one chunk, twice");
+        assert_ne!(taken[0], taken[1], "one chunk was delivered twice");
         let delivered = taken.iter().flatten().count();
         assert_eq!(capture.backlog(0) as usize + delivered, 2);
         assert_eq!(capture.kernel(0).free_cells(), delivered);
@@ -39,9 +39,9 @@ fn a_chunk_is_delivered_once_and_its_cells_come_home() {
     });
 }
 
-/// A cell comes back while the driver, which found none, falls asleep: it is called, or has seen it.
+/// A cell returns while the driver, which found none, goes to sleep: the driver is woken, or has seen the cell.
 #[test]
-fn no_driver_sleeps_beside_a_free_cell() {
+fn no_driver_sleeps_while_a_cell_is_free() {
     let settings = SimSettings {
         geometry: Geometry { chunk_cells: 1, chunks: 1, cell_bytes: 16 },
         drivers_sleep: true,
@@ -61,7 +61,7 @@ fn no_driver_sleeps_beside_a_free_cell() {
     });
 }
 
-/// In basic mode a worker that ends at the end of the capture is not missed by the others.
+/// In basic mode a worker that ends with the capture causes no error for the others.
 #[test]
 fn workers_end_without_an_error() {
     let settings = SimSettings { rings: 2, workers: 2, ..SimSettings::default() };
@@ -70,7 +70,7 @@ fn workers_end_without_an_error() {
         let ask = |mut worker: SimWorker| worker.ask(Duration::ZERO).map(drop);
         let (stays, goes) = (capture.worker(0), capture.worker(1));
         let goes = thread::spawn(move || {
-            // Only a worker that was told so ends.
+            // A worker ends only after the answer `Ended`.
             capture.end();
             ask(goes)
         });
@@ -103,10 +103,9 @@ fn send(mut chunk: Chunk, mut port: Port) {
     port.flush();
 }
 
-/// Two threads send, each takes back what is completed, and a third one, too: every cell is sent once and comes back
-/// once.
+/// Two threads send, and these and a third one take completions: every cell is sent once and returns once.
 #[test]
-fn a_cell_that_is_sent_comes_home_once() {
+fn a_sent_cell_returns_once() {
     model(|| {
         let capture = forwarding(1, Mode::Basic);
         let kernel = capture.kernel(0);
@@ -126,7 +125,7 @@ fn a_cell_that_is_sent_comes_home_once() {
     });
 }
 
-/// Completions are taken while a chunk comes back and while the kernel completes more.
+/// Completions are taken while a chunk is recycled and while the kernel completes more cells.
 #[test]
 fn completions_and_recycling_do_not_disturb_each_other() {
     model(|| {
@@ -151,7 +150,7 @@ fn completions_and_recycling_do_not_disturb_each_other() {
     });
 }
 
-/// Two workers have chunks of one ring and are done with them in any order: the packets leave in the ring's order.
+/// Two workers have chunks of one ring and finish them in any order: the packets leave in the ring's order.
 #[test]
 fn packets_leave_in_the_order_of_their_ring() {
     model(|| {

@@ -1,4 +1,4 @@
-//! The paper's way of sharing load: capture threads push chunks into workers' queues.
+//! Load sharing as in the paper: capture threads push chunks into workers' queues.
 
 use std::collections::VecDeque;
 
@@ -10,9 +10,9 @@ use crate::umem::chunk::Chunk;
 #[derive(Debug)]
 pub(super) struct Push {
     queues: Vec<Queue>,
-    /// How many chunks a queue may hold until others get the next one; `None` in basic mode.
+    /// Length of a queue from which on other workers get the next chunk; `None` in basic mode.
     threshold: Option<f64>,
-    /// Packets of each ring that are in the queues.
+    /// Number of packets of each ring in the queues.
     waiting: Vec<u32>,
 }
 
@@ -32,7 +32,7 @@ impl Push {
         Self { queues, threshold, waiting: vec![0; settings.rings] }
     }
 
-    /// Places `chunk`, of a ring of worker `home`, into a queue, and says whose.
+    /// Puts `chunk`, of a ring of worker `home`, into a queue, and returns that queue's worker.
     pub(super) fn place(&mut self, chunk: Chunk, home: usize) -> usize {
         let worker = if self.is_busy(home) { self.least_busy().unwrap_or(home) } else { home };
         self.waiting[chunk.ring_index()] += chunk.len() as u32;
@@ -51,7 +51,7 @@ impl Push {
         present.min_by_key(|&worker| self.queues[worker].chunks.len())
     }
 
-    /// What `worker` gets when it asks; nothing more will come when the rings are `drained` for good.
+    /// The answer to a request of `worker`. If `drained`, no further chunks will be pushed.
     pub(super) fn next_chunk(&mut self, worker: usize, drained: bool) -> Answer {
         match self.queues[worker].chunks.pop_front() {
             Some(chunk) => {
@@ -63,17 +63,17 @@ impl Push {
         }
     }
 
-    /// `worker` is no more. What is in its queue stays there: the paper has no way to get it back.
+    /// Removes `worker`. Chunks in its queue stay there, because the paper has no way to take them back.
     pub(super) fn abandon(&mut self, worker: usize) {
         self.queues[worker].is_abandoned = true;
     }
 
-    /// Packets of `ring` in the queues.
+    /// Number of packets of `ring` in the queues.
     pub(super) fn waiting(&self, ring: usize) -> u32 {
         self.waiting[ring]
     }
 
-    /// Takes out what will not be processed.
+    /// Takes out the chunks that will not be processed.
     pub(super) fn discard(&mut self) -> impl Iterator<Item = Chunk> {
         self.queues.iter_mut().flat_map(|queue| queue.chunks.drain(..))
     }

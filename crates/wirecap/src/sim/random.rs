@@ -1,13 +1,13 @@
-//! Chance that can be repeated.
+//! Repeatable random numbers.
 
-/// Numbers that look random and depend on the seed alone: SplitMix64 (Steele, Lea and Flood, *Fast
-/// Splittable Pseudorandom Number Generators*, OOPSLA 2014). Written out here because a seed must
-/// mean the same run in every version.
+/// Pseudorandom numbers that depend only on the seed: SplitMix64 (Steele, Lea and Flood, *Fast Splittable
+/// Pseudorandom Number Generators*, OOPSLA 2014). Implemented here, because a seed must give the same run in
+/// every version.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers of `seed`.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -23,31 +23,31 @@ impl Random {
 
     /// A number below `limit`, which is not 0.
     pub fn below(&mut self, limit: u64) -> u64 {
-        // The high half of the product: as even as 64 bits allow (Lemire 2019).
+        // The high half of the product, which is as uniform as 64 bits allow (Lemire 2019).
         ((u128::from(self.bits()) * u128::from(limit)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, inclusive.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Whether something happens that does so once in `turns` times.
+    /// True once in `turns` calls on average.
     pub fn once_in(&mut self, turns: u64) -> bool {
         self.below(turns) == 0
     }
 
-    /// A number from 0 up to, not including, 1.
+    /// A number from 0 inclusive to 1 exclusive.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A waiting time of mean `mean` of something that happens at any time alike.
+    /// An exponentially distributed waiting time with mean `mean`.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Takes an element of `items` out, if there is one.
+    /// Removes and returns a random element of `items`, if there is one.
     pub fn take<T>(&mut self, items: &mut Vec<T>) -> Option<T> {
         let count = items.len() as u64;
         (count > 0).then(|| items.swap_remove(self.below(count) as usize))
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_means_the_same_numbers_for_ever() {
+    fn a_seed_gives_the_same_numbers_in_every_version() {
         // The first numbers of the authors' reference implementation for seed 1234567.
         let mut random = Random::new(1_234_567);
         let expected = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];

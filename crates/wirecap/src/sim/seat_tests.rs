@@ -1,4 +1,4 @@
-//! Rings that come and go while a capture runs, and interfaces that are replaced.
+//! Rings that are added and closed while a capture runs, and interfaces that are replaced.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 const ROUNDS: usize = if cfg!(miri) { 2 } else { 60 };
 const STEPS: usize = if cfg!(miri) { 60 } else { 600 };
 
-/// A packet of this number, over so many cells.
+/// A packet with this number in this many cells.
 fn packet(number: u64, cells: usize, settings: &SimSettings) -> Vec<u8> {
     let room = (settings.geometry.cell_bytes - HEADROOM_BYTES) as usize;
     let mut bytes = vec![0; 8 + room * (cells - 1)];
@@ -17,7 +17,7 @@ fn packet(number: u64, cells: usize, settings: &SimSettings) -> Vec<u8> {
     bytes
 }
 
-/// What a ring was given, and what came out of it.
+/// The packets that a ring received, and those that it delivered.
 #[derive(Debug, Default, Clone)]
 struct Book {
     sent: u64,
@@ -27,7 +27,7 @@ struct Book {
     closed: bool,
 }
 
-/// A capture whose rings are kept book of independently.
+/// A capture whose packets the test counts independently.
 struct Bench {
     settings: SimSettings,
     capture: SimCapture,
@@ -59,7 +59,7 @@ impl Bench {
         self.capture.kernel(ring).receive_in_parts(&packet, Timestamp::default(), now);
     }
 
-    /// Has a worker ask, and keeps what it gets or drops it.
+    /// Lets a worker request a chunk, and keeps or drops the chunk.
     fn ask(&mut self, worker: usize) -> bool {
         let answer = self.workers[worker].ask(Duration::ZERO).unwrap();
         let Answer::Chunk { chunk, .. } = answer else { return false };
@@ -83,7 +83,7 @@ impl Bench {
         self.held.drain(..count);
     }
 
-    /// Takes out all there is, gives it all back, and looks at the books.
+    /// Takes all chunks, recycles them, and compares the counts.
     fn settle(&mut self) {
         while (0..self.workers.len()).any(|worker| self.ask(worker)) {
             self.held.clear();
@@ -126,9 +126,9 @@ fn settings(random: &mut Random) -> SimSettings {
     }
 }
 
-/// The third of eight possible rings comes while two are at work, and one goes again.
+/// A third of eight possible rings is added while two are in use, and one is closed.
 #[test]
-fn a_group_takes_a_third_ring_of_eight_and_loses_one_again() {
+fn a_group_with_eight_seats_accepts_a_third_ring_and_closes_one() {
     for seed in 0..ROUNDS as u64 {
         let mut random = Random::new(seed);
         let mut bench = Bench::new(settings(&mut random), seed);
@@ -158,7 +158,7 @@ fn a_group_takes_a_third_ring_of_eight_and_loses_one_again() {
     }
 }
 
-/// All eight rings come, and there is room for no ninth one.
+/// All eight rings are added, and no ninth one can be added.
 #[test]
 fn rings_are_dealt_out_evenly_as_they_come() {
     let settings = SimSettings { rings: 2, rings_later: 6, workers: 2, ..SimSettings::default() };
@@ -171,8 +171,8 @@ fn rings_are_dealt_out_evenly_as_they_come() {
     assert!(bench.books.iter().all(|book| book.delivered == 1));
 }
 
-/// Whatever the driver has taken ahead, whatever waits and whatever is out when an interface is replaced: every cell is
-/// in use again, once, and every packet is in the books.
+/// An interface is replaced while the driver has free cells, packets wait and chunks are outstanding: afterwards every
+/// cell is in use exactly once, and every packet is counted.
 #[test]
 fn no_cell_and_no_packet_is_lost_when_interfaces_are_replaced() {
     for seed in 0..ROUNDS as u64 {
@@ -182,7 +182,7 @@ fn no_cell_and_no_packet_is_lost_when_interfaces_are_replaced() {
             let ring = random.below(2) as usize;
             match random.below(16) {
                 0 => {
-                    // What was not published is a packet that was cut off in the middle.
+                    // The unpublished cells belong to a packet that the removal truncated.
                     bench.capture.kernel(ring).look();
                     bench.capture.replace_interface(ring);
                 }
@@ -195,7 +195,7 @@ fn no_cell_and_no_packet_is_lost_when_interfaces_are_replaced() {
     }
 }
 
-/// A packet whose end had not come when its interface went away is counted, and its cells are in use again.
+/// A packet that was incomplete when its interface was removed is counted, and its cells are used again.
 #[test]
 fn a_packet_that_is_cut_off_by_a_removal_is_counted() {
     let geometry = Geometry { chunk_cells: 4, chunks: 2, cell_bytes: 64 };

@@ -1,6 +1,6 @@
-//! A whole capture under a virtual clock: packets arrive, workers work, sleep and are woken, and now
-//! and then one gets stuck. What they share the load by is the real group over the real rings, or the
-//! paper's push of chunks for comparison.
+//! A whole capture under a virtual clock: packets arrive, workers work, sleep, are woken, and sometimes get
+//! stuck. They share load by the real group over the real rings, or, for comparison, by pushing chunks as in
+//! the paper.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,33 +17,34 @@ use crate::sim::{Answer, Arrivals, Random, SimCapture, SimSettings, SimWorker};
 use crate::time::Timestamp;
 use crate::umem::chunk::Chunk;
 
-/// What is to happen in a simulated capture.
+/// The configuration of a simulated capture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SimulationConfig {
     /// The rings, pools and workers.
     pub settings: SimSettings,
-    /// Who moves chunks to other workers than their ring's own.
+    /// How chunks get to other workers than their ring's own.
     pub sharing: Sharing,
-    /// How packets arrive, ring by ring.
+    /// The arrivals of each ring.
     pub arrivals: Vec<Arrivals>,
-    /// How long the workers take, worker by worker.
+    /// The processing time of each worker.
     pub service: Vec<Service>,
-    /// From a wake-up, or the end of a sleep, to the worker's first instruction.
+    /// Time from a wake-up, or the end of a sleep, to the worker's first instruction.
     pub wake_latency: Duration,
-    /// Whether a keeper tops up rings of which not all cells are posted; a process that was forked has none.
+    /// Whether a keeper posts cells to rings of which not all cells are posted; a forked child process has
+    /// none.
     pub keeper: bool,
-    /// What goes wrong.
+    /// Faults of workers.
     pub mishaps: Vec<Mishap>,
-    /// When the capture is stopped; what has arrived until then is still worked on.
+    /// Time at which the capture is stopped; packets that arrived earlier are still processed.
     pub duration: Duration,
-    /// How often the backlogs are noted in [`Outcome::samples`]; never when zero.
+    /// Interval at which the backlogs are recorded in [`Outcome::samples`]; zero: never.
     pub sample_every: Duration,
-    /// What chance is drawn from.
+    /// The seed of all random numbers.
     pub seed: u64,
 }
 
 impl Default for SimulationConfig {
-    /// One ring and one worker, as [`SimSettings::default`] says, and one second of silence.
+    /// One ring and one worker, as in [`SimSettings::default`], and one second without packets.
     fn default() -> Self {
         Self {
             settings: SimSettings::default(),
@@ -60,23 +61,23 @@ impl Default for SimulationConfig {
     }
 }
 
-/// How chunks come to workers.
+/// How workers get chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// Wirecap's way: a worker takes chunks from its rings, and idle ones from a buddy's above T.
+    /// As in wirecap: a worker takes chunks from its own rings and from buddies' rings above T.
     Pull,
-    /// The paper's way (section 3.2.2): a capture thread for each ring moves every chunk into the queue
-    /// of the ring's worker, or, when that is longer than T x R chunks, of the least busy one. The threads
-    /// themselves cost nothing here.
+    /// As in the paper (section 3.2.2): a capture thread for each ring moves every chunk into the queue of the
+    /// ring's worker, or, if that is longer than T x R chunks, into the queue of the least busy worker. The
+    /// capture threads cost no time here.
     Push,
 }
 
-/// How long a worker takes.
+/// The processing time of a worker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Service {
     /// Nanoseconds for each packet.
     pub nanos_per_packet: f64,
-    /// Nanoseconds for each chunk besides.
+    /// Additional nanoseconds for each chunk.
     pub nanos_per_chunk: f64,
 }
 
@@ -91,19 +92,19 @@ impl Service {
     }
 }
 
-/// Something that goes wrong with a worker, with the first chunk that it gets at or after a time.
+/// A fault of a worker, with the first chunk that it gets at or after a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mishap {
-    /// It is stuck in a packet of that chunk.
+    /// It gets stuck in a packet of that chunk.
     Stuck {
         /// The worker.
         worker: usize,
         /// From when on.
         at: Duration,
-        /// For how long.
+        /// Duration.
         lasting: Duration,
     },
-    /// It panics or returns, dropping that chunk.
+    /// It panics or returns, and drops that chunk.
     Leaves {
         /// The worker.
         worker: usize,
@@ -112,31 +113,30 @@ pub enum Mishap {
     },
 }
 
-/// What came of a simulated capture.
+/// The results of a simulated capture.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     /// The account of every packet.
     pub ledger: Ledger,
-    /// What each worker did.
+    /// The work of each worker.
     pub workers: Vec<WorkerOutcome>,
-    /// The largest number of packets that waited in each ring, and with [`Sharing::Push`] in the queues.
+    /// The maximum number of packets that waited in each ring, and with [`Sharing::Push`] in the queues.
     pub max_backlogs: Vec<u32>,
-    /// Chunks that were processed by another worker than their ring's own.
+    /// Number of chunks processed by a worker other than their ring's own.
     pub offloaded_chunks: u64,
-    /// From the arrival of a packet until it was handed out in a chunk: for 99 of 100 packets of each ring no longer than
-    /// this, to an eighth.
+    /// Time from a packet's arrival to its delivery in a chunk: the 99th percentile of each ring, accurate to an eighth.
     pub waits_p99: Vec<Duration>,
-    /// From the arrival of a packet until its chunk was processed, at most.
+    /// Maximum time from a packet's arrival until its chunk was processed.
     pub longest_delay: Duration,
-    /// When the last worker ended.
+    /// Time at which the last worker ended.
     pub ended_at: Duration,
-    /// The backlogs over time, if they were asked for.
+    /// The backlogs over time, if requested.
     pub samples: Vec<Sample>,
-    /// What was found not to be as promised, the first few cases; must be empty.
+    /// The first violated guarantees; must be empty.
     pub broken_promises: Vec<BrokenPromise>,
 }
 
-/// What one worker did.
+/// The work of one worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerOutcome {
     /// Chunks it processed.
@@ -147,7 +147,7 @@ pub struct WorkerOutcome {
     pub offloaded_chunks: u64,
     /// Packets in those.
     pub offloaded_packets: u64,
-    /// How long it was busy.
+    /// Time for which it was busy.
     pub busy: Duration,
 }
 
@@ -156,11 +156,11 @@ pub struct WorkerOutcome {
 pub struct Sample {
     /// The time.
     pub at: Duration,
-    /// Packets that wait in each ring, and with [`Sharing::Push`] in the queues.
+    /// Number of packets that wait in each ring, and with [`Sharing::Push`] in the queues.
     pub backlogs: Vec<u32>,
 }
 
-/// A capture about to be simulated. The same configuration always has the same outcome.
+/// A simulation that is ready to run. The same configuration always has the same outcome.
 #[derive(Debug)]
 pub struct Simulation {
     config: SimulationConfig,
@@ -168,21 +168,22 @@ pub struct Simulation {
     arrivals: Vec<Times>,
     next_number: Vec<u64>,
     sharing: Mechanism,
-    /// Where all packets leave that were processed, if the capture forwards.
+    /// The port that sends all processed packets, if the capture forwards.
     port: Option<Port>,
     workers: Vec<Actor>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
-    /// Events so far: those of one time come in the order in which they were planned.
+    /// Number of planned events so far. Events at the same time take place in the order in which they were
+    /// planned.
     planned: u64,
     now: u64,
     ending: bool,
-    /// How long a worker may poll while a ring of its group is above T.
+    /// Maximum time for which a worker may poll while a ring of its group is above T.
     longest_poll: Duration,
-    /// How long the packets of each ring waited.
+    /// The waiting times of each ring's packets.
     waits: Vec<Delays>,
     audit: Audit,
     outcome: Outcome,
-    /// What a broken engine does to a chunk that comes back.
+    /// The change that a deliberately broken engine makes to a recycled chunk.
     #[cfg(test)]
     pub(super) sabotage: Option<fn(&mut Chunk)>,
 }
@@ -193,19 +194,19 @@ enum Mechanism {
     Push(Push),
 }
 
-/// A worker in the play.
+/// A simulated worker.
 #[derive(Debug)]
 struct Actor {
-    /// None when it is gone.
+    /// None if it is gone.
     worker: Option<SimWorker>,
     service: Service,
     doing: Doing,
-    /// Which of its planned events is the valid one.
+    /// The number of its valid planned event; earlier ones are cancelled.
     turn: u64,
-    /// When that is.
+    /// The time of that event.
     turn_at: u64,
     asked_at: u64,
-    /// It was woken and has not looked yet.
+    /// It was woken and has not yet looked at its rings.
     bell: bool,
     outcome: WorkerOutcome,
 }
@@ -213,9 +214,9 @@ struct Actor {
 #[derive(Debug)]
 enum Doing {
     Processing(Chunk, u64),
-    /// It looks at its rings in a moment.
+    /// It is about to look at its rings.
     Starting,
-    /// Nothing wakes it until its turn. It began at that time.
+    /// It sleeps since that time until its next turn, and cannot be woken.
     Sleeping(u64),
     /// It began at that time.
     Polling(u64),
@@ -224,17 +225,17 @@ enum Doing {
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// A worker has done what it was doing, if this is its latest turn.
+    /// A worker has finished its current action, if this is its latest turn.
     Turn {
         worker: usize,
         turn: u64,
     },
-    /// A packet arrives. Only the paper's capture threads have to know at once; the real rings are
-    /// filled up to the time of the next event when it comes.
+    /// A packet arrives. Only the paper's capture threads need this event; the real rings are filled up to the
+    /// time of the next event when that takes place.
     Arrival {
         ring: usize,
     },
-    /// The capture threads take part-filled chunks.
+    /// The capture threads take partly filled chunks.
     Flush,
     /// The keeper looks at the rings.
     Keep,
@@ -242,16 +243,15 @@ enum Event {
     Stop,
 }
 
-/// How often the paper's capture threads take chunks that are not full.
+/// Interval at which the paper's capture threads take partly filled chunks.
 const FLUSH_EVERY: Duration = Duration::from_millis(1);
 
 impl Simulation {
     /// Prepares a run.
     ///
     /// # Panics
-    ///
-    /// If there are not as many arrivals as rings and as many services as workers, if a mishap is that
-    /// of a worker that does not exist, or if the settings make no sense ([`SimCapture::new`]).
+    /// If the number of arrivals is not the number of rings, or the number of services not that of workers, if
+    /// a mishap names a worker that does not exist, or if the settings are invalid ([`SimCapture::new`]).
     pub fn new(config: SimulationConfig) -> Self {
         let capture = SimCapture::new(&config.settings);
         Self::of(config, capture)
@@ -318,9 +318,9 @@ impl Simulation {
         }
     }
 
-    /// The engine as it was: its workers do not look at their buddies before they rest.
+    /// A deliberately broken engine, whose workers rest without looking at their buddies.
     #[cfg(test)]
-    pub(super) fn with_heedless_workers(mut self) -> Self {
+    pub(super) fn with_resting_workers(mut self) -> Self {
         let workers = self.workers.iter_mut().filter_map(|actor| actor.worker.as_mut());
         workers.for_each(|worker| worker.waiting.is_heedless = true);
         self
@@ -353,7 +353,7 @@ impl Simulation {
             self.check_work();
             let is_arrival = matches!(event, Event::Arrival { .. });
             self.play(event);
-            // What an arrival spoils is found at the next turn: there are very many arrivals.
+            // Arrivals are very frequent, so violations that they cause are checked at the next turn.
             if !is_arrival {
                 self.audit.check_cells(&self.capture);
             }
@@ -362,7 +362,7 @@ impl Simulation {
         self.finish()
     }
 
-    /// Whether no worker waits that should not.
+    /// Checks that no worker waits that must not wait.
     fn check_work(&mut self) {
         if self.is_push() {
             return;
@@ -427,7 +427,7 @@ impl Simulation {
         self.events.push(Reverse((at.as_nanos() as u64, self.planned, event)));
     }
 
-    /// Plans the next turn of `worker`, instead of the one planned before.
+    /// Plans the next turn of `worker`, which replaces its planned one.
     fn plan_turn(&mut self, worker: usize, at: u64) {
         let actor = &mut self.workers[worker];
         actor.turn += 1;
@@ -448,8 +448,8 @@ impl Simulation {
         }
     }
 
-    /// Lets all packets arrive that do so up to `at`, ring by ring: between two events the rings have
-    /// nothing to do with each other.
+    /// Lets all packets arrive that are due up to `at`, ring by ring: between two events the rings are
+    /// independent of each other.
     fn receive_until(&mut self, at: u64) {
         for ring in 0..self.arrivals.len() {
             while let Some(time) = self.arrivals[ring].peek().filter(|time| *time <= at) {
@@ -469,7 +469,7 @@ impl Simulation {
         *largest = waiting.max(*largest);
     }
 
-    /// Packets of `ring` that wait for a worker.
+    /// Number of packets of `ring` that wait for a worker.
     fn waiting(&self, ring: usize) -> u32 {
         let queued = match &self.sharing {
             Mechanism::Pull => 0,
@@ -483,7 +483,7 @@ impl Simulation {
         self.outcome.samples.push(Sample { at: self.clock(), backlogs });
     }
 
-    /// The paper's capture thread of `ring` at work, when at least `packets` packets wait.
+    /// Runs the paper's capture thread of `ring` while at least `packets` packets wait.
     fn push_chunks(&mut self, ring: usize, packets: u32) {
         let Mechanism::Push(push) = &mut self.sharing else { return };
         let mut woken = Vec::new();
@@ -496,7 +496,7 @@ impl Simulation {
         woken.into_iter().for_each(|worker| self.wake(worker));
     }
 
-    /// Rings the bell of `worker`: heard at once if it polls, else when it polls next.
+    /// Wakes `worker`: at once if it polls, otherwise when it polls next.
     fn wake(&mut self, worker: usize) {
         let actor = &mut self.workers[worker];
         actor.bell = true;
@@ -506,7 +506,7 @@ impl Simulation {
         }
     }
 
-    /// `worker` is done with what it was doing.
+    /// `worker` has finished its current action.
     fn take_turn(&mut self, worker: usize) {
         let actor = &mut self.workers[worker];
         let done = std::mem::replace(&mut actor.doing, Doing::Starting);
@@ -586,7 +586,7 @@ impl Simulation {
         self.audit.note_backlogs(&self.capture);
         let actor = &mut self.workers[index];
         let worker = actor.worker.as_mut().expect("only workers that are there take turns");
-        // No ring breaks here: a worker of a basic capture has gone, and that ends the others.
+        // No ring breaks here, so a worker of a basic capture is gone, which ends the others.
         let Ok(answer) = worker.ask(now) else { return Answer::Ended };
         actor.asked_at = self.now;
         if let Answer::Chunk { chunk, .. } = &answer {
@@ -633,11 +633,11 @@ impl Simulation {
         if let Mechanism::Push(push) = &mut self.sharing {
             push.abandon(worker);
         }
-        // As a worker's drop does.
+        // As when a worker is dropped.
         (0..self.workers.len()).for_each(|other| self.wake(other));
     }
 
-    /// How `worker` rests before it asks for the next chunk.
+    /// Lets `worker` rest before it requests the next chunk.
     fn rest(&mut self, worker: usize) -> Option<Wait> {
         let now = self.clock();
         match self.sharing {
@@ -646,7 +646,7 @@ impl Simulation {
         }
     }
 
-    /// How `worker` waits that got nothing. The paper's workers wait for their queues.
+    /// Lets `worker` wait after it got no chunk. The paper's workers wait for their queues.
     fn idle(&mut self, worker: usize) -> Wait {
         let now = self.clock();
         match (&self.sharing, &mut self.workers[worker].worker) {
@@ -668,8 +668,8 @@ impl Simulation {
         self.plan_turn(worker, until);
     }
 
-    /// When a worker that polls from now on is woken, if no buddy calls: with the next packet in a home ring, or to look
-    /// round.
+    /// Time at which a worker that polls from now on wakes if no buddy calls it: when the next packet arrives in a home
+    /// ring, or when it must look at its buddies.
     fn poll_until(&self, worker: usize, longest: Duration) -> u64 {
         let round = self.now + longest.as_nanos() as u64;
         if self.is_push() {
@@ -696,14 +696,15 @@ impl Simulation {
     }
 }
 
-/// How long a worker may have a chunk in hand.
+/// Maximum time for which a worker holds a chunk.
 fn longest_chunk(config: &SimulationConfig) -> Duration {
     let longest = |service: &Service| service.nanos(config.settings.geometry.chunk_cells as usize);
     Duration::from_nanos(config.service.iter().map(longest).max().unwrap_or(0))
 }
 
-/// How long a worker may poll while a ring of its group is above T. The ring's own worker has a chunk in hand, or rests;
-/// then it calls a buddy, which calls the next. One that is stuck or gone does not: then it is a look round.
+/// Maximum time for which a worker may poll while a ring of its group is above T. The ring's own worker finishes its
+/// chunk or its rest, then it calls a buddy, which calls the next. If that worker is stuck or gone, the bound is the
+/// interval at which waiting workers look at their buddies.
 fn longest_poll(config: &SimulationConfig) -> Duration {
     let called =
         longest_chunk(config) + LONGEST_SLEEP + config.wake_latency * (config.settings.workers as u32 + 1);

@@ -1,4 +1,4 @@
-//! What the group promises under load, by arithmetic and by many random schedules.
+//! The group's guarantees under load, checked against calculations and in many random schedules.
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -9,8 +9,7 @@ use crate::group::guarantee::Guarantee;
 use crate::ledger::Account;
 use crate::ring::Help;
 
-/// How many schedules are tried, if WIRECAP_SCHEDULES does not say. Debug builds check every cell of every post besides,
-/// and are slow.
+/// Number of schedules, unless WIRECAP_SCHEDULES sets it. Debug builds also check every posted cell and are slow.
 fn schedules() -> u64 {
     let chosen = std::env::var("WIRECAP_SCHEDULES").ok().map(|count| count.parse().expect("a number"));
     chosen.unwrap_or(if cfg!(debug_assertions) { 4000 } else { 100_000 })
@@ -27,7 +26,8 @@ const RATE: f64 = 10_000.0;
 const M: u32 = 100;
 const R: u32 = 100;
 
-/// One worker per ring, each able to do `RATE`; `loads` are the rings' arrival rates in parts of it.
+/// One worker per ring, each of which can process `RATE`; `loads` are the rings' arrival rates as multiples of
+/// `RATE`.
 fn skewed(mode: Mode, loads: &[f64], seconds: u64) -> SimulationConfig {
     SimulationConfig {
         settings: SimSettings {
@@ -82,7 +82,7 @@ fn random_config(random: &mut Random) -> SimulationConfig {
     let rings = random.between(1, 8);
     let workers = random.between(rings.div_ceil(4), rings.min(4));
     let micros = random.between(1000, 20_000);
-    // No more packets than can be simulated many times.
+    // Few packets, so that many runs can be simulated.
     let rate = (3.0 * random.unit() * 1e9 / random_cost(random)).clamp(1000.0, 1e9 / micros as f64);
     SimulationConfig {
         settings: SimSettings {
@@ -139,19 +139,19 @@ fn broken_promises(sabotage: fn(&mut Chunk)) -> Vec<BrokenPromise> {
 }
 
 #[test]
-fn an_engine_that_forgets_a_cell_is_caught() {
+fn an_engine_that_loses_a_cell_is_detected() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| _ = cells.pop()));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found < 10_000), "{broken:?}");
 }
 
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
-fn an_engine_that_posts_a_cell_twice_is_caught() {
+fn an_engine_that_posts_a_cell_twice_is_detected() {
     let broken = broken_promises(|chunk| chunk.tamper(|cells| cells.push(cells[0])));
     assert!(matches!(broken[0], BrokenPromise::Cells { ring: 0, found, .. } if found > 10_000), "{broken:?}");
 }
 
-/// A ring that seems fuller than it is.
+/// A ring that reports a larger backlog than it has.
 #[derive(Debug)]
 struct Boastful(Arc<RxRing>);
 
@@ -196,26 +196,28 @@ impl Ring for Boastful {
 }
 
 #[test]
-fn a_group_that_offloads_below_the_threshold_is_caught() {
+fn offloading_below_the_threshold_is_detected() {
     let config = skewed(Mode::Advanced(0.6), &[1.6, 0.2], 2);
     let capture = SimCapture::with(&config.settings, |ring| Arc::new(Boastful(ring)));
     let broken = Simulation::of(config, capture).run().broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Offloading { ring: 0, .. }), "{broken:?}");
 }
 
-/// As it was: packets are lost that the group could process, because the helper finds a packet of its own after each rest.
+/// The former behaviour: the helper finds a packet of its own after each rest, so packets are lost that the group could
+/// process.
 #[test]
-fn a_worker_that_rests_beside_a_ring_above_the_threshold_is_caught() {
+fn a_worker_that_rests_while_a_ring_is_above_the_threshold_is_detected() {
     let (config, _) = SCENES[2].config(Policy { next: Next::HomeFirst, ..Policy::default() });
-    let outcome = Simulation::new(config).with_heedless_workers().run();
+    let outcome = Simulation::new(config).with_resting_workers().run();
     let broken = outcome.broken_promises;
     assert!(matches!(broken[0], BrokenPromise::Waiting { worker: 1, ring: 0, .. }), "{broken:?}");
     assert!(!outcome.ledger.is_lossless(), "{}", outcome.ledger);
 }
 
 #[test]
-fn a_worker_that_serves_its_home_rings_first_is_caught() {
-    // So much that the rings stay above T. With 0.2 the helper comes round in time, whatever it serves first.
+fn a_worker_that_serves_its_home_rings_first_is_detected() {
+    // Enough load that the rings stay above T. With 0.2 the helper returns in time, regardless of what it
+    // serves first.
     let mut config = skewed(Mode::Advanced(0.6), &[1.6, 0.38], 4);
     config.arrivals[1] = Arrivals::Poisson { rate: 0.38 * RATE };
     config.settings.policy.next = Next::HomeFirst;
@@ -228,8 +230,8 @@ fn random_cost(random: &mut Random) -> f64 {
     500.0 * 2000_f64.powf(random.unit())
 }
 
-/// A capture in advanced mode with even peaks of load that the group can process, and a pool that is about as large as
-/// the guarantee needs, or smaller. Its rings reach T.
+/// A capture in advanced mode with constant peaks of load that the group can process, and a pool that is about as
+/// large as the guarantee requires, or smaller. Its rings reach T.
 fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
     let workers = random.between(1, 4) as usize;
     let rings = random.between(workers as u64, 4 * workers as u64) as usize;
@@ -241,7 +243,7 @@ fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
         home_rings: rings.div_ceil(workers),
         cost: Duration::from_nanos(cost as u64),
     };
-    // Mostly one ring has the most of it.
+    // In most cases one ring gets most of the load.
     let shares: Vec<f64> = (0..rings).map(|_| random.unit().powi(random.between(0, 12) as i32)).collect();
     let sum: f64 = shares.iter().sum();
     let load = guarantee.group_rate() * (0.5 + 0.5 * random.unit());
@@ -249,7 +251,7 @@ fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
     let highest = rates.iter().copied().fold(0.0, f64::max);
     let needed = guarantee.chunks_for(highest).expect("T is below 1");
     guarantee.geometry.chunks = (f64::from(needed) * (0.05 + 1.2 * random.unit())).ceil() as u32;
-    // Until the ring would be full that only its own worker serves.
+    // The time in which a ring would fill if only its own worker served it.
     let filling = f64::from(guarantee.geometry.cells()) / load * (2.0 + 4.0 * random.unit());
     let arrivals = |rate: f64| match random.below(3) {
         0 => Arrivals::Constant { rate },
@@ -305,18 +307,18 @@ fn nothing_is_lost_where_the_guarantee_holds() {
     }
 }
 
-/// A load that the group can process, and a name for it.
+/// A load that the group can process, with a name.
 struct Scene {
     name: &'static str,
     /// Home rings of each worker.
     homes: usize,
     geometry: (u32, u32),
     cost_micros: u64,
-    /// In parts of what a worker can do.
+    /// As multiples of a worker's capacity.
     loads: &'static [f64],
 }
 
-/// T = 60 %, as the paper has it; every scene has settings that meet the guarantee.
+/// T = 60 %, as in the paper; the settings of every scene meet the guarantee.
 const SCENES: [Scene; 5] = [
     Scene { name: "1.6 / 0.2", homes: 1, geometry: (64, 200), cost_micros: 50, loads: &[1.6, 0.2] },
     Scene { name: "1.12 / 0.56", homes: 1, geometry: (256, 32), cost_micros: 50, loads: &[1.12, 0.56] },
@@ -357,7 +359,7 @@ impl Scene {
             arrivals: self.loads.iter().map(|load| Arrivals::Poisson { rate: load * rate }).collect(),
             service: vec![Service::at_rate(rate); workers],
             wake_latency: Duration::from_micros(100),
-            // As long as it takes to fill ten pools.
+            // The time in which ten pools fill.
             duration: cost * (10 * geometry.cells()),
             seed: 1,
             ..SimulationConfig::default()
@@ -365,16 +367,16 @@ impl Scene {
         (config, guarantee)
     }
 
-    /// The longest that a packet of a helper may wait: while its worker sleeps, for the chunk in hand, and for a foreign
-    /// chunk before each of its own ring's that goes before it.
+    /// The maximum waiting time of a helper's packet: its worker's sleep, the current chunk, and a foreign chunk before
+    /// each chunk of its own ring that precedes it.
     fn wait_bound(&self) -> Duration {
         let chunk = Duration::from_micros(self.cost_micros) * self.geometry.0;
         Guarantee::WAKE_BOUND + chunk * (self.homes as u32 + 1)
     }
 }
 
-/// Which ring next, how many helpers, chunks of which size: `cargo test ... policies_compared -- --nocapture` shows the
-/// table that the choice was made by.
+/// Compares policies: which ring next, how many helpers, which size of chunks. `cargo test ... policies_compared --
+/// --nocapture` prints the table on which the choice is based.
 #[test]
 fn policies_compared() {
     let of = |next| Policy { next, ..Policy::default() };
@@ -410,8 +412,8 @@ fn policies_compared() {
     }
 }
 
-/// All together have more than they can process: then their pools take it up, those of helpers up to T. Pushed chunks fill
-/// them wholly: that is all that pushing can be better by, however long the overload lasts.
+/// The whole group is overloaded: the pools fill, those of helpers up to T. Pushed chunks fill all pools completely; this
+/// bounds the advantage of pushing, however long the overload lasts.
 #[test]
 fn under_an_overload_of_the_whole_group_pulling_loses_little_more_than_pushing() {
     for (loads, seconds) in [
@@ -443,8 +445,8 @@ fn a_seed_replays_a_run_exactly() {
     });
 }
 
-/// What one queue must lose: what arrives, less what the worker does until the stop, less what waits in
-/// the pool then and is worked on afterwards.
+/// The packets that one queue must lose: the arriving packets, minus those that the worker processes until the
+/// stop, minus those that wait in the pool then and are processed afterwards.
 fn lost_by_arithmetic(load: f64, seconds: u64) -> f64 {
     (load - 1.0) * RATE * seconds as f64 - f64::from(R * M)
 }
@@ -464,7 +466,7 @@ fn two_skewed_queues_lose_nothing_in_advanced_mode() {
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
     assert_eq!(outcome.ledger.total.offloaded_chunks, outcome.offloaded_chunks);
     assert_eq!(outcome.ledger.total.abandoned_chunks, 0);
-    // The second worker does what the first cannot, and its own.
+    // The second worker processes its own packets and the excess of the first.
     let packets: Vec<f64> = outcome.workers.iter().map(|worker| worker.packets as f64).collect();
     assert!(near(packets[0], 20.0 * RATE, 0.05) && near(packets[1], 16.0 * RATE, 0.05), "{packets:?}");
 }
@@ -485,7 +487,7 @@ fn balanced_load_is_not_offloaded() {
     assert_eq!(outcome.offloaded_chunks, 0);
 }
 
-/// The paper's way, on the same load: it loses nothing either.
+/// Pushing, as in the paper, loses nothing of the same load either.
 #[test]
 fn pushing_absorbs_the_same_skew() {
     let config = SimulationConfig { sharing: Sharing::Push, ..skewed(Mode::Advanced(0.6), &[1.6, 0.2], 20) };
@@ -497,7 +499,7 @@ fn pushing_absorbs_the_same_skew() {
     assert!(near(dropped as f64, lost_by_arithmetic(1.6, 20), 0.01), "{dropped}");
 }
 
-/// A burst of just under T x R x M packets onto an idle ring, beside an idle buddy.
+/// A burst of just under T x R x M packets to an idle ring with an idle buddy.
 #[test]
 fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
     for stuck_after in [Duration::from_secs(1), Duration::from_millis(2)] {
@@ -510,7 +512,7 @@ fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
             every: Duration::ZERO,
         };
         config.arrivals = vec![burst, Arrivals::Silence];
-        // A chunk takes less than a worker may be away.
+        // A chunk takes less time than `stuck_after`.
         config.service[0] = Service::at_rate(100_000.0);
         let outcome = run(&config);
         assert!(outcome.ledger.is_lossless());
@@ -519,13 +521,13 @@ fn a_burst_below_the_threshold_is_processed_by_its_own_worker_alone() {
     }
 }
 
-/// A worker that had nothing to do for longer than others may be away is not stuck: a buddy that happens
-/// to look just when the next packets come leaves them to it.
+/// A worker without packets for longer than `stuck_after` is not stuck: a buddy that looks just when the next
+/// packets arrive does not take them.
 #[test]
 fn an_idle_worker_does_not_count_as_stuck() {
     let mut config = skewed(Mode::Advanced(0.6), &[0.0, 0.0], 20);
     config.settings.stuck_after = Duration::from_millis(2);
-    // Between its looks round, every 10 ms, so that the last one is longer ago.
+    // Between its looks at other rings, every 10 ms, so that the last one is longer ago.
     let every = Duration::from_millis(20);
     let burst = Arrivals::Bursts { packets: 50, rate: 1e6, first: every, every };
     config.arrivals = vec![burst, Arrivals::Poisson { rate: 5000.0 }];
@@ -540,7 +542,7 @@ fn backlog_at(outcome: &Outcome, ring: usize, at: Duration) -> u32 {
     sample.expect("a sample then").backlogs[ring]
 }
 
-/// Its ring fills at 0.5 of RATE: T, 6,000 packets, is reached after 1.2 s.
+/// The ring of the stuck worker fills at 0.5 of RATE: it reaches T, 6,000 packets, after 1.2 s.
 fn stuck_for_five_seconds(mishap: Mishap, other_load: f64) -> SimulationConfig {
     let mut config = skewed(Mode::Advanced(0.6), &[0.5, other_load], 10);
     config.settings.stuck_after = Duration::from_secs(2);
@@ -550,18 +552,18 @@ fn stuck_for_five_seconds(mishap: Mishap, other_load: f64) -> SimulationConfig {
 }
 
 #[test]
-fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_wholly() {
+fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_completely() {
     let at = Duration::from_secs(2);
     let stuck = Mishap::Stuck { worker: 0, at, lasting: Duration::from_secs(5) };
     for other_load in [0.0, 0.2] {
         let outcome = run(&stuck_for_five_seconds(stuck, other_load));
         assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
-        // While it only might be stuck, no more is left to it than T, but for one chunk.
+        // While it is not yet known to be stuck, its backlog stays at T, except for one chunk.
         let slack = M + M / 2;
         assert!(outcome.max_backlogs[0] <= 6000 + slack, "{:?}", outcome.max_backlogs);
         let before = backlog_at(&outcome, 0, Duration::from_millis(3900));
         assert!((6000 - slack..=6000 + slack).contains(&before), "{before} at T");
-        // From two seconds on the buddy takes 10,000 per second, and 5,000 arrive.
+        // From two seconds on, the buddy takes 10,000 packets per second, and 5,000 arrive.
         let after = backlog_at(&outcome, 0, Duration::from_millis(6500));
         assert!(after <= 2 * M, "{after} left");
         let account = &outcome.ledger.rings[0].account;
@@ -579,8 +581,8 @@ fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
     assert_eq!(account.abandoned_chunks, account.offloaded_chunks);
 }
 
-/// A worker that takes a millisecond for a chunk calls that often; three buddies are needed at once, before they look
-/// round.
+/// A worker that needs a millisecond per chunk calls a buddy once per millisecond. Three buddies are needed at once,
+/// before they look at other rings by themselves.
 #[test]
 fn each_helper_calls_the_next_one() {
     let mut config = skewed(Mode::Advanced(0.6), &[2.5, 0.0, 0.0, 0.0], 0);
@@ -591,11 +593,11 @@ fn each_helper_calls_the_next_one() {
     config.duration = Duration::from_millis(12);
     let outcome = run(&config);
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
-    // 6,000 are reached after 2.4 ms, and it calls after 3 ms or so, when there are 7,500.
+    // The backlog reaches 6,000 after 2.4 ms, and the worker calls after about 3 ms, at 7,500.
     assert!(outcome.max_backlogs[0] < 8000, "{:?}", outcome.max_backlogs);
 }
 
-/// The largest burst at `pin` packets per second that loses nothing, found by halving.
+/// The longest lossless burst at `pin` packets per second, by bisection.
 fn burst_capacity(pin: f64, mode: Mode) -> u64 {
     let is_lossless = |packets| {
         let mut config = skewed(mode, &[0.0], 3600);
@@ -625,8 +627,8 @@ fn the_largest_lossless_burst_is_that_of_the_papers_formula() {
     }
 }
 
-/// A ring of 100 chunks of 100 cells with `warm` cells posted, whose worker is away while `packets` packets
-/// come at `rate`.
+/// A ring of 100 chunks of 100 cells with `warm` posted cells, whose worker requests no chunks while `packets`
+/// packets arrive at `rate`.
 fn lost_without_a_worker(warm: Option<u32>, keeper: bool, packets: u64, rate: f64) -> u64 {
     let mut config = skewed(Mode::Basic, &[0.0], 20);
     config.settings.warm = warm;
@@ -639,25 +641,25 @@ fn lost_without_a_worker(warm: Option<u32>, keeper: bool, packets: u64, rate: f6
     outcome.ledger.total.dropped.no_cell
 }
 
-/// A chunk of 100 is with the worker that is away.
+/// The absent worker holds a chunk of 100.
 const LEFT: u64 = R as u64 * M as u64 - M as u64;
 
 #[test]
-fn warm_cells_hold_out_for_their_number_at_any_pace_and_for_the_pool_at_the_keeper_s() {
+fn warm_cells_keep_k_packets_at_any_rate_and_the_pool_at_the_keepers_rate() {
     const WARM: u32 = 1000;
     let per_look = f64::from(WARM) / keeper::period(WARM).as_secs_f64();
-    // The driver has 64 cells besides.
+    // The driver has taken 64 cells in addition.
     for (pace, expected) in [(0.1 * per_look, LEFT), (0.9 * per_look, LEFT), (1e12, u64::from(WARM))] {
         assert_eq!(lost_without_a_worker(Some(WARM), true, expected, pace), 0, "{pace} packets per second");
     }
     assert!(lost_without_a_worker(Some(WARM), true, LEFT, 4.0 * per_look) > 0);
-    // With all cells posted there is no such limit.
+    // If all cells are posted, there is no such limit.
     assert_eq!(lost_without_a_worker(None, true, LEFT, 1e12), 0);
 }
 
-/// As in a child process.
+/// As in a forked child process.
 #[test]
-fn without_a_keeper_warm_cells_hold_out_for_their_number_and_workers_top_up() {
+fn without_a_keeper_warm_cells_keep_k_packets_and_workers_post_more() {
     assert_eq!(lost_without_a_worker(Some(1000), false, 1000, 1e12), 0);
     assert!(lost_without_a_worker(Some(1000), false, LEFT, 10_000.0) > 0);
     let mut config = skewed(Mode::Basic, &[0.9], 5);
@@ -665,9 +667,9 @@ fn without_a_keeper_warm_cells_hold_out_for_their_number_and_workers_top_up() {
     assert!(run(&config).ledger.is_lossless());
 }
 
-/// An idle worker tends the ring of one that is away, also where it may not take from it.
+/// An idle worker posts cells to the ring of an absent worker, even if it may not take chunks from it.
 #[test]
-fn an_idle_buddy_tops_up_too() {
+fn an_idle_buddy_posts_cells_too() {
     let mut config = skewed(Mode::Basic, &[0.5, 0.0], 5);
     (config.settings.warm, config.keeper) = (Some(1000), false);
     config.mishaps =
@@ -677,7 +679,7 @@ fn an_idle_buddy_tops_up_too() {
     assert!(outcome.max_backlogs[0] > 4000, "{:?}", outcome.max_backlogs);
 }
 
-/// Four rings that share one pool, and workers that are away.
+/// Four rings that share one pool, and absent workers.
 fn elastic(arrivals: [Arrivals; 4]) -> SimulationConfig {
     let mut config = skewed(Mode::Basic, &[0.0; 4], 20);
     config.settings.elastic = true;
@@ -694,7 +696,7 @@ fn burst(packets: u64, at: u64) -> Arrivals {
 #[test]
 fn an_elastic_pool_absorbs_a_burst_of_three_pools_on_one_ring_and_keeps_the_others_their_quarter() {
     let quarter = u64::from(R * M / 4);
-    // A quarter of its own and three quarters of four.
+    // Its own quarter and three quarters of four pools.
     let most = 13 * quarter;
     let fits = run(&elastic([burst(most, 1), burst(quarter, 5), burst(quarter, 5), burst(quarter, 5)]));
     assert!(fits.ledger.is_lossless(), "{}", fits.ledger);
@@ -704,7 +706,7 @@ fn an_elastic_pool_absorbs_a_burst_of_three_pools_on_one_ring_and_keeps_the_othe
     assert_eq!(over.ledger.rings[1].account.dropped.no_cell, 1, "{}", over.ledger);
 }
 
-/// The burst takes all that is shared, and then a cell of the ring's own is forgotten.
+/// The burst takes all shared cells, and then the ring loses one of its reserved cells.
 #[test]
 fn the_audit_catches_an_elastic_ring_without_its_reserved_cell() {
     let mut config = elastic([burst(40_000, 1), burst(100, 5), Arrivals::Silence, Arrivals::Silence]);

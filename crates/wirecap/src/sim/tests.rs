@@ -1,4 +1,4 @@
-//! Random schedules of everything that can happen to a capture, in one thread and in many.
+//! Random schedules of all events of a capture, in one thread and in several.
 
 use std::collections::VecDeque;
 use std::sync::mpsc;
@@ -9,13 +9,13 @@ use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
 
-/// As many runs under Miri as fit into a minute.
+/// Under Miri, the number of runs that takes about a minute.
 const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
 /// Bytes of a packet in a cell of 64 bytes.
 const CELL_ROOM: u64 = 64 - HEADROOM_BYTES as u64;
 const STEPS: u64 = if cfg!(miri) { 50 } else { 300 };
 
-/// Runs `run` for many seeds, or for the one in WIRECAP_SEED; a panic names its seed.
+/// Runs `run` for many seeds, or for the seed in WIRECAP_SEED. A panic prints its seed.
 pub(super) fn for_each_seed(runs: u64, run: impl Fn(Random)) {
     let chosen = std::env::var("WIRECAP_SEED").ok().map(|seed| seed.parse().expect("a number"));
     for seed in chosen.map_or(0..runs, |seed| seed..seed + 1) {
@@ -34,14 +34,14 @@ impl Drop for Replay {
     }
 }
 
-/// The packet of number `number`: the number, then bytes made of it.
+/// The packet with number `number`: the number, then bytes derived from it.
 fn packet(number: u64, len: usize) -> Vec<u8> {
     let mut data = number.to_ne_bytes().to_vec();
     data.resize(len.max(8), number as u8);
     data
 }
 
-/// The number of a packet whose bytes are as [`packet`] made them.
+/// The number of a packet; its bytes must be those of [`packet`].
 fn number_of(data: &[u8]) -> u64 {
     let (number, rest) = data.split_first_chunk().expect("every packet has its number");
     let number = u64::from_ne_bytes(*number);
@@ -73,19 +73,19 @@ fn settings(random: &mut Random) -> SimSettings {
     }
 }
 
-/// What a packet on an rx ring must come out as.
+/// The expected fate of a packet on an rx ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expected {
     Packet(u64),
-    /// Packets whose borders the kernel lost.
+    /// Packets whose boundaries the kernel lost.
     Merged,
-    /// Not a packet, or too long for a chunk: counted, not delivered.
+    /// Invalid, or too long for a chunk: counted, not delivered.
     Refused,
-    /// A packet that the filter rejects.
+    /// Rejected by the filter.
     Unwanted,
-    /// The end of the chunk that it is in.
+    /// The last packet of its chunk.
     Stray,
-    /// The beginning of a packet that goes on in the next.
+    /// The beginning of a packet that continues in the next entry.
     Truncated,
 }
 
@@ -94,11 +94,11 @@ enum Expected {
 struct Waiting {
     expected: Expected,
     cells: usize,
-    /// How many of them have not left the ring.
+    /// Number of its cells that have not left the ring.
     left: usize,
 }
 
-/// What the test knows of one ring.
+/// The test's model of one ring.
 #[derive(Default)]
 struct Model {
     waiting: VecDeque<Waiting>,
@@ -107,9 +107,9 @@ struct Model {
     filtered: u64,
     delivered: u64,
     next_sequence: u64,
-    /// The rx ring's index cannot be, until the next packet.
+    /// The rx ring's index is invalid until the next packet.
     rx_broken: bool,
-    /// The fill ring's index could not be, and the engine may have seen it.
+    /// The fill ring's index was invalid, and the engine may have seen that.
     fill_broken: bool,
 }
 
@@ -118,7 +118,7 @@ struct Schedule {
     settings: SimSettings,
     capture: SimCapture,
     workers: Vec<SimWorker>,
-    /// When each worker last asked; `None` when it is gone.
+    /// Time of each worker's last request; `None` if it is gone.
     asked_at: Vec<Option<Duration>>,
     held: Vec<Chunk>,
     models: Vec<Model>,
@@ -127,7 +127,7 @@ struct Schedule {
     faulty: bool,
     /// User space rejects every fourth packet.
     filters: bool,
-    /// What a broken engine does to a chunk that comes back.
+    /// The change that a deliberately broken engine makes to a recycled chunk.
     sabotage: fn(&mut Chunk),
 }
 
@@ -222,7 +222,7 @@ impl Schedule {
         }
     }
 
-    /// In basic mode this ends the capture for all, so it has a test of its own.
+    /// In basic mode this ends the capture for all workers, so it has a separate test.
     fn lose_a_worker(&mut self) {
         if self.settings.mode != Mode::Basic && self.workers.len() > 1 && self.random.once_in(10) {
             let worker = self.random.take(&mut self.workers).expect("there are several");
@@ -236,7 +236,7 @@ impl Schedule {
         }
     }
 
-    /// Chunks come back while another thread has the fill ring's lock.
+    /// Chunks are recycled while another thread holds the fill ring's lock.
     fn drop_while_locked(&mut self, ring: usize) {
         let fill_ring = self.capture.rings[ring].fill_ring();
         let (held, random) = (&mut self.held, &mut self.random);
@@ -269,7 +269,7 @@ impl Schedule {
             }
             Err(error) => {
                 if self.check_error(&error) && ending {
-                    // Nothing more can be got out of it.
+                    // No more packets can be captured from it.
                     self.workers.swap_remove(turn);
                 }
             }
@@ -283,7 +283,7 @@ impl Schedule {
         ring % self.settings.workers
     }
 
-    /// A chunk goes to a buddy only above T, or when the home worker is away.
+    /// A buddy gets a chunk only above T, or if the home worker is stuck or gone.
     fn check_offloading(&self, chunk: &Chunk, worker: usize, backlogs: &[u32], ending: bool) {
         let ring = chunk.ring_index();
         assert_eq!(chunk.is_offloaded(), self.home_of(ring) != worker);
@@ -298,7 +298,7 @@ impl Schedule {
         assert!(above || away || ending, "offloaded at a backlog of {}", backlogs[ring]);
     }
 
-    /// The chunk holds exactly the packets that waited longest in its ring.
+    /// The chunk contains exactly the packets that waited longest in its ring.
     fn check_chunk(&mut self, chunk: &Chunk) {
         assert!(chunk.cells() <= self.settings.geometry.chunk_cells as usize);
         let left = self.capture.cells_waiting(chunk.ring_index());
@@ -320,13 +320,13 @@ impl Schedule {
             assert_eq!((waiting.expected, waiting.cells), (Expected::Packet(number), pieces.len()));
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
         }
-        // What came last in the chunk and was refused has left the ring as well.
+        // Rejected packets at the end of the chunk have also left the ring.
         if !model.rx_broken {
             model.drop_refused_beyond(left);
         }
     }
 
-    /// An error names the ring and comes from a fault. Whether it will come again.
+    /// An error names the ring and is caused by a fault. Returns whether it will occur again.
     fn check_error(&mut self, error: &CaptureError) -> bool {
         let CaptureError::BrokenRing { ring, .. } = error else { panic!("{error}") };
         let ring = ring.queue as usize;
@@ -344,7 +344,7 @@ impl Schedule {
         model.fill_broken
     }
 
-    /// Every cell is in exactly one place, and the kernel found nothing wrong.
+    /// Checks that every cell is in exactly one place, and that the kernel found no invalid entry.
     fn check_cells(&mut self) {
         let mut sum = self.capture.stock_cells();
         for (ring, model) in self.models.iter_mut().enumerate() {
@@ -354,7 +354,7 @@ impl Schedule {
                 continue;
             }
             let left = self.capture.cells_waiting(ring);
-            // A chunk of refused packets alone is nothing that a worker sees.
+            // A worker does not see a chunk of which all packets were rejected.
             model.drop_refused_beyond(left);
             let strays = model.waiting.iter().filter(|waiting| waiting.expected == Expected::Stray).count();
             let held: usize =
@@ -374,7 +374,7 @@ impl Schedule {
         }
     }
 
-    /// Chunks outlive the capture, every cell comes back, and the books balance.
+    /// Chunks outlive the capture, every cell returns, and the counts balance.
     fn finish(mut self) {
         let capture = self.capture.clone();
         let close_first = self.random.once_in(2);
@@ -386,7 +386,7 @@ impl Schedule {
         capture.tend();
         for (ring, model) in self.models.iter_mut().enumerate() {
             capture.kernel(ring).set_stalled(false);
-            // Not so behind another ring that broke: its worker may have ended by that error.
+            // Except if another ring broke: the worker may have ended with that error.
             if !close_first && !model.is_broken() && (model.waiting.is_empty() || !self.faulty) {
                 model.check_that_all_came_home(&capture, ring, &self.settings);
             }
@@ -397,7 +397,7 @@ impl Schedule {
             let account = &ring.account;
             assert_eq!(account.delivered, model.delivered);
             if model.rx_broken {
-                // What waited behind an index that cannot be is not known.
+                // The number of packets behind an invalid index is unknown.
                 assert!(account.offered <= model.offered);
             } else {
                 assert_eq!((account.offered, account.filtered), (model.offered, Some(model.filtered)));
@@ -423,8 +423,8 @@ impl Model {
         }
     }
 
-    /// More cells have left the ring than those of packets delivered: they were of refused ones, or of
-    /// one that is longer than a chunk, whatever its end.
+    /// More cells have left the ring than those of delivered packets: they belonged to rejected packets, or to
+    /// a packet that is longer than a chunk.
     fn drop_refused_beyond(&mut self, left: usize) {
         let mut gone = self.cells_waiting().checked_sub(left).expect("cells came from nowhere");
         while gone > 0 {
@@ -447,7 +447,8 @@ impl Model {
         self.rx_broken || self.fill_broken
     }
 
-    /// The kernel has all cells that are left, or as many as it should, and a driver that slept was called.
+    /// Checks that the kernel has all remaining cells, or the required number, and that a sleeping driver was
+    /// woken.
     fn check_that_all_came_home(&mut self, capture: &SimCapture, ring: usize, settings: &SimSettings) {
         let kernel = capture.kernel(ring);
         let left = settings.geometry.cells() as usize - kernel.lost_cells();
@@ -456,7 +457,7 @@ impl Model {
             assert_eq!(free + capture.idle_cells(ring), left);
             assert!(free >= left.min(settings.warm.map_or(left, |warm| warm as usize)));
         }
-        // Not a fourth one, which a filter would reject.
+        // Not a fourth packet, which the filter would reject.
         let fate = kernel.receive(&packet(1, 8), Timestamp::default());
         assert_eq!(fate, if free > 0 { Fate::Received } else { Fate::NoCell });
         self.offer(fate, Expected::Packet(1), 1);
@@ -492,18 +493,18 @@ impl Model {
 }
 
 #[test]
-fn cells_and_packets_are_conserved_whatever_happens() {
+fn cells_and_packets_are_conserved_in_random_schedules() {
     for_each_seed(RUNS, |random| Schedule::new(random, false).run());
 }
 
 #[test]
-fn a_kernel_that_lies_gets_an_error_or_a_count() {
+fn invalid_data_from_the_kernel_is_an_error_or_counted() {
     for_each_seed(RUNS, |random| Schedule::new(random, true).run());
 }
 
 #[test]
 #[should_panic(expected = "cells of ring")]
-fn an_engine_that_forgets_a_cell_is_caught() {
+fn an_engine_that_loses_a_cell_is_detected() {
     let forget: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| _ = cells.pop());
     Schedule { sabotage: forget, ..Schedule::new(Random::new(1), false) }.run();
 }
@@ -511,7 +512,7 @@ fn an_engine_that_forgets_a_cell_is_caught() {
 #[test]
 #[cfg_attr(debug_assertions, should_panic(expected = "comes back twice"))]
 #[cfg_attr(not(debug_assertions), should_panic(expected = "cells of ring"))]
-fn an_engine_that_posts_a_cell_twice_is_caught() {
+fn an_engine_that_posts_a_cell_twice_is_detected() {
     let double: fn(&mut Chunk) = |chunk| chunk.tamper(|cells| cells.push(cells[0]));
     Schedule { sabotage: double, ..Schedule::new(Random::new(1), false) }.run();
 }
@@ -532,7 +533,7 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
     kernel.receive(&packet(7, 8), Timestamp::default());
     drop(next_chunk(&mut worker));
     let account = capture.ledger(Duration::ZERO).total;
-    // Release builds have no bitmap of cells: there a kernel in disorder is believed.
+    // Release builds have no bitmap of cells and accept such an entry.
     let refused = u64::from(cfg!(debug_assertions));
     assert_eq!((account.delivered, account.dropped.other), (3 - refused, refused));
     let turns = if cfg!(miri) { 20 } else { 600 };
@@ -540,13 +541,13 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
         kernel.receive(&packet(number, 8), Timestamp::default());
         drop(next_chunk(&mut worker));
     }
-    // The cell is out of use; its double may have had the slot of another one on the fill ring.
+    // The cell is out of use; its duplicate may have taken the slot of another cell on the fill ring.
     assert!((254..=256).contains(&kernel.free_cells()), "{}", kernel.free_cells());
     assert_eq!(kernel.violations(), []);
 }
 
 #[test]
-fn a_sleeping_driver_is_called_when_cells_come_home() {
+fn a_sleeping_driver_is_woken_when_cells_return() {
     let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
@@ -617,7 +618,7 @@ fn a_chunk_ends_where_a_packet_ends() {
 }
 
 #[test]
-fn a_packet_that_is_not_all_there_waits_for_its_end() {
+fn an_incomplete_packet_waits_for_its_end() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     kernel.receive(&packet(1, 8), Timestamp::default());
@@ -639,7 +640,7 @@ fn a_packet_that_is_not_all_there_waits_for_its_end() {
 }
 
 #[test]
-fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
+fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_return() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     for cells in [1, 4, 5, 8, 12, 2] {
@@ -664,7 +665,7 @@ fn a_packet_with_more_cells_than_a_chunk_is_counted_and_its_cells_come_home() {
 }
 
 #[test]
-fn a_packet_whose_end_never_comes_does_not_prevent_the_end_and_is_counted() {
+fn a_packet_without_an_end_is_counted_and_does_not_prevent_the_close() {
     for mode in [Mode::Basic, Mode::Advanced(0.5)] {
         let capture = SimCapture::new(&SimSettings { mode, ..SimSettings::default() });
         let mut worker = capture.worker(0);
@@ -690,7 +691,7 @@ fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
     assert!(matches!(left.ask(Duration::ZERO), Ok(Answer::Ended)));
 }
 
-/// Kernels, workers and those who drop chunks, each a thread of its own.
+/// Kernels, workers and threads that drop chunks, each in a separate thread.
 #[test]
 fn cells_and_packets_are_conserved_between_threads() {
     const PACKETS: u64 = if cfg!(miri) { 24 } else { 3000 };
@@ -731,7 +732,7 @@ fn cells_and_packets_are_conserved_between_threads() {
     });
 }
 
-/// Packets of up to as many cells as a chunk holds, or three.
+/// Packets of up to three cells, or fewer if a chunk has fewer.
 fn offer(kernel: &SimKernel, packets: u64, chunk_cells: u32) {
     let cells = u64::from(chunk_cells).min(3);
     for number in 0..packets {
@@ -743,7 +744,7 @@ fn offer(kernel: &SimKernel, packets: u64, chunk_cells: u32) {
     }
 }
 
-/// Takes chunks to the end, checks them, and drops some itself. How many packets they had.
+/// Takes all chunks to the end, checks them, and drops some of them. Returns the number of packets.
 fn work(mut worker: SimWorker, dropper: &mpsc::Sender<Chunk>, mut random: Random) -> u64 {
     let mut delivered = 0;
     loop {

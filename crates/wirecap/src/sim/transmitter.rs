@@ -1,5 +1,5 @@
-//! The kernel's half of one tx ring and its completion ring, played: it sends cells and gives them back, late, or not at
-//! all.
+//! A simulation of the kernel's half of one tx ring and its completion ring: it sends cells and returns them, in time,
+//! late, or never.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,26 +12,26 @@ use crate::sys::xdp::Descriptor;
 use crate::umem::pool::Pool;
 use crate::umem::tx::{Kicked, TxKernel};
 
-/// Cells that a call sends at most, as in copy mode.
+/// Maximum number of cells that a call sends, as in copy mode.
 const CELLS_PER_CALL: usize = 32;
 
-/// How a simulated interface is that packets are sent on.
+/// The state of a simulated interface that sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkState {
     /// It sends.
     Up,
-    /// It takes nothing for the moment.
+    /// It accepts no packets at the moment.
     Stalled,
-    /// It is down: what is on the tx ring stays there.
+    /// It is down: packets on the tx ring stay there.
     Down,
-    /// It is no more.
+    /// It was removed.
     Gone,
 }
 
 /// A packet that a simulated interface has sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SentPacket {
-    /// Where each of its cells lay, in bytes from the start of the pool, and its bytes in there.
+    /// The address of each of its cells, in bytes from the start of the pool, and the bytes in it.
     pub cells: Vec<(u64, Vec<u8>)>,
 }
 
@@ -46,25 +46,25 @@ pub struct SimTransmitter {
 #[derive(Debug)]
 struct State {
     tx: Consumer<Descriptor>,
-    /// How many cells on the tx ring it has seen and not taken. It shows what it took when there are none, and looks
-    /// for more.
+    /// Number of cells on the tx ring that it has seen and not taken. When there are none, it publishes its consumer
+    /// index and looks for more.
     seen: u32,
-    /// It does not show what it took at the end of a call.
+    /// It does not publish its consumer index at the end of a call.
     shows_late: bool,
     completions: Producer<u64>,
     link: LinkState,
-    /// Completions come only when they are asked for.
+    /// It completes cells only on request.
     late: bool,
-    /// So many packets more are refused.
+    /// Number of packets that it will still reject.
     refuses: usize,
-    /// How the interface is once they were.
+    /// The state of the interface after these rejections.
     link_then: Option<LinkState>,
-    /// The cells of a packet that is not all there.
+    /// The cells of an incomplete packet.
     begun: Vec<Descriptor>,
     /// Cells that were sent and are not completed.
     in_device: VecDeque<u64>,
     sent: Vec<SentPacket>,
-    /// Cells on the tx ring that were not the application's to send.
+    /// Cells on the tx ring that the application did not own.
     violations: Vec<u64>,
 }
 
@@ -77,7 +77,7 @@ impl SimTransmitter {
     ) -> (Self, Producer<Descriptor>, Consumer<u64>) {
         let (tx_producer, tx) = HeapRing::pair(settings.tx_slots, settings.first_index);
         let (completions, completion_consumer) = HeapRing::pair(settings.tx_slots, settings.first_index);
-        // In copy mode nothing is sent unless the kernel is called.
+        // In copy mode the kernel sends only when it is called.
         tx.set_needs_wakeup(true);
         let state = State {
             tx,
@@ -96,8 +96,8 @@ impl SimTransmitter {
         (Self { pool, states, state: Mutex::new(state) }, tx_producer, completion_consumer)
     }
 
-    /// Makes the interface go up or down, stall or vanish. One that vanished does not come back, and has completed what
-    /// it had.
+    /// Changes the state of the interface: up, down, stalled or removed. A removed interface does not return, and has
+    /// completed its cells.
     pub fn set_link(&self, link: LinkState) {
         let mut state = lock(&self.state);
         if link == LinkState::Gone {
@@ -108,26 +108,26 @@ impl SimTransmitter {
         }
     }
 
-    /// From now on the ring shows at the end of a call what that took, as since Linux 6.17, or it does so only when
-    /// the kernel looks for more, as before.
+    /// Selects when the kernel publishes its consumer index: at the end of each call, as since Linux 6.17, or only
+    /// when it looks for more cells, as before.
     pub fn set_shows_late(&self, late: bool) {
         lock(&self.state).shows_late = late;
     }
 
-    /// From now on completions come only when they are [asked for](Self::complete), or again by themselves.
+    /// Selects whether cells are completed only [on request](Self::complete) or automatically.
     pub fn set_late(&self, late: bool) {
         let mut state = lock(&self.state);
         state.late = late;
         state.complete(self, if late { 0 } else { usize::MAX });
     }
 
-    /// From now on it sends without being called, as a driver does in zero-copy mode while it runs: when
-    /// [`send`](Self::send) says so. Or only when it is called, again.
+    /// Selects whether it also sends without being called, when the test calls [`send`](Self::send), as a
+    /// running driver in zero-copy mode, or only when it is called.
     pub fn set_by_itself(&self, by_itself: bool) {
         lock(&self.state).tx.set_needs_wakeup(!by_itself);
     }
 
-    /// Sends what is on the tx ring, as far as there is room for its completions.
+    /// Sends the packets on the tx ring, as long as the completion ring has room for their cells.
     pub fn send(&self) {
         let left = || lock(&self.state).tx.available().expect("the application's half is sound");
         let mut before = left();
@@ -136,17 +136,17 @@ impl SimTransmitter {
         }
     }
 
-    /// Refuses the next `packets` packets: they are dropped and completed.
+    /// Rejects the next `packets` packets: they are dropped and completed.
     pub fn refuse(&self, packets: usize) {
         lock(&self.state).refuses += packets;
     }
 
-    /// When no more packets are to be refused, the interface is so.
+    /// Sets the state of the interface after the last rejected packet.
     pub fn set_link_after_refusals(&self, link: LinkState) {
         lock(&self.state).link_then = Some(link);
     }
 
-    /// Completes up to `cells` cells that were sent, in any order that `pick` chooses among so many.
+    /// Completes up to `cells` sent cells. `pick` selects the next one, given their number.
     pub fn complete(&self, cells: usize, mut pick: impl FnMut(usize) -> usize) {
         let mut state = lock(&self.state);
         let picks = cells.min(state.in_device.len());
@@ -164,12 +164,12 @@ impl SimTransmitter {
         state.completions.submit();
     }
 
-    /// Claims to have taken more cells off the tx ring than there are, until it sends again.
+    /// Publishes a consumer index beyond the cells on the tx ring, until it sends again.
     pub fn break_tx_index(&self) {
         lock(&self.state).tx.break_index();
     }
 
-    /// How many cells the kernel has: on the tx ring, being sent and on the completion ring.
+    /// Number of the kernel's cells: on the tx ring, being sent, and on the completion ring.
     pub fn cells(&self) -> usize {
         let state = &mut *lock(&self.state);
         let on_ring = state.tx.available().map_or(0, |cells| cells as usize) + state.begun.len();
@@ -177,19 +177,19 @@ impl SimTransmitter {
         on_ring + state.in_device.len() + completed
     }
 
-    /// What was sent since the last call.
+    /// The packets sent since the last call.
     pub fn take_sent(&self) -> Vec<SentPacket> {
         std::mem::take(&mut lock(&self.state).sent)
     }
 
-    /// The addresses on the tx ring that were not the application's to send.
+    /// The addresses on the tx ring of cells that the application did not own.
     pub fn violations(&self) -> Vec<u64> {
         lock(&self.state).violations.clone()
     }
 }
 
 impl State {
-    /// How many cells on the ring it knows of, once it has looked for more if it knew of none.
+    /// Number of cells on the ring that it has seen; if none, it looks for more first.
     fn look(&mut self) -> u32 {
         if self.seen == 0 {
             self.tx.release();
@@ -198,7 +198,8 @@ impl State {
         self.seen
     }
 
-    /// Takes the next packet off the ring and sends it; whether it was refused. `None` if there is no whole one.
+    /// Takes the next packet off the ring and sends it. Returns whether it was rejected; `None` if there is no
+    /// complete packet.
     fn send_next(&mut self, kernel: &SimTransmitter) -> Option<bool> {
         let mut cell = Vec::with_capacity(1);
         loop {
@@ -245,7 +246,7 @@ impl State {
         self.completions.submit();
     }
 
-    /// Whether there is room for the completions of `cells` more cells: without that the kernel sends nothing.
+    /// Whether the completion ring has room for `cells` more cells; otherwise the kernel sends nothing.
     fn may_send(&mut self, cells: usize) -> bool {
         let free = self.completions.free().expect("the application's half is sound") as usize;
         free >= self.in_device.len() + cells
@@ -260,7 +261,7 @@ impl TxKernel for SimTransmitter {
             LinkState::Stalled => return Kicked::More,
             LinkState::Down => return Kicked::Down,
             LinkState::Gone => {
-                // The caller takes back what is left.
+                // The caller takes the remaining cells back.
                 let left = state.tx.available().expect("the application's half is sound");
                 state.tx.take_into(&mut Vec::new(), left as usize).expect("so many are there");
                 return Kicked::Gone;

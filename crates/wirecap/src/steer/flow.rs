@@ -1,10 +1,10 @@
-//! Which flow a packet belongs to, as a number: the hash of [`steer`](crate::steer), without regard to speed of
-//! the eBPF kind, and so also the reference that the program's is tested against.
+//! The flow of a packet as a number: the hash of [`steer`](crate::steer) in plain Rust, which is also the
+//! reference for tests of the program's hash.
 
 use crate::steer::{MIX, SPREAD};
 
 /// A hash of the flow of an Ethernet frame, the same for both directions: of the addresses and, for unfragmented TCP,
-/// UDP and SCTP, the ports, behind up to two VLAN tags. Frames other than IP are hashed by their MAC addresses.
+/// UDP and SCTP, the ports, after up to two VLAN tags. Frames other than IP are hashed by their MAC addresses.
 ///
 /// The engine `xdp` distributes the packets of a queue over several rings by this hash. All 32 bits are good, the upper
 /// ones best: `(u64::from(hash) * n) >> 32` is a number below n.
@@ -32,7 +32,7 @@ fn endpoints(frame: &[u8]) -> (u64, u64) {
     addresses.unwrap_or(macs)
 }
 
-/// The bytes at `at`, which are there.
+/// The bytes at `at`, which must exist.
 fn bytes<const N: usize>(data: &[u8], at: usize) -> [u8; N] {
     *data[at..].first_chunk().expect("the caller knows that they are there")
 }

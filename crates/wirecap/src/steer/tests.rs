@@ -1,4 +1,4 @@
-//! The hash of the program beside the same written without regard to speed.
+//! Compares the program's hash with the plain implementation.
 
 use wirecap_testbed::privileged;
 
@@ -57,7 +57,7 @@ impl End {
     }
 }
 
-/// What stands between the MAC addresses and the payload.
+/// The headers between the MAC addresses and the payload.
 #[derive(Clone, Debug)]
 struct Shape {
     tags: Vec<u16>,
@@ -224,7 +224,7 @@ fn a_flow_hash_covers_addresses_and_ports() {
 
 #[test]
 fn flows_that_differ_little_spread_evenly() {
-    // Ports that follow each other, addresses that follow each other, and ends that differ in both.
+    // Consecutive ports, consecutive addresses, and ends that differ in both.
     let end = |host: u32, port: u16| End {
         mac: [2, 0, 0, 0, 0, 1],
         address: u128::from(host.to_be()).to_ne_bytes(),

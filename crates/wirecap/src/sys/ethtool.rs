@@ -1,6 +1,6 @@
-//! The `SIOCETHTOOL` requests: what a driver says of itself. They have no counterpart that works in
-//! every driver (ethtool over netlink knows neither the driver's name nor its own statistics).
-//! `SIOCGHWTSTAMP` beside them asks which packets get a time by the device.
+//! The `SIOCETHTOOL` requests: a driver's information and settings. No other interface works with every driver
+//! (ethtool over netlink has neither the driver's name nor its own statistics). `SIOCGHWTSTAMP` returns which
+//! packets get hardware timestamps.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_void};
@@ -34,13 +34,13 @@ const GLINKSETTINGS: u32 = 0x4c;
 
 const STRING_BYTES: usize = 32;
 /// The kernel answers `GSTRINGS` and `GSTATS` with as many entries as the driver has *at that moment*,
-/// whatever room was announced. An `ethtool -L` between the question for the number and the one for the
-/// entries can raise it, so there is room for many more than any driver has.
+/// regardless of the announced room. An `ethtool -L` between the query for the number and the query for the
+/// entries can increase it, so there is room for many more than any driver has.
 const ROOM_ENTRIES: usize = 1 << 17;
-/// Entries that we are ready to believe in: the other half of the room is for growth.
+/// Maximum accepted number of entries; the other half of the room is for growth.
 const ENTRIES_MAX: usize = ROOM_ENTRIES / 2;
 
-/// A set of names that a driver keeps.
+/// A set of a driver's names.
 #[derive(Clone, Copy)]
 enum StringSet {
     Statistics = 1,
@@ -81,7 +81,7 @@ pub(crate) struct Channels {
     pub(crate) rx: u32,
     /// Transmit queues.
     pub(crate) tx: u32,
-    /// The most receive queues that there can be.
+    /// The maximum number of receive queues.
     pub(crate) rx_max: u32,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct RxCoalescing {
     pub(crate) is_adaptive: bool,
 }
 
-/// What a device does with pause frames.
+/// A device's use of pause frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pause {
     pub(crate) is_negotiated: bool,
@@ -125,7 +125,7 @@ pub(crate) struct Spreading {
     /// The queue of each hash, modulo the length.
     pub(crate) table: Vec<u32>,
     pub(crate) key: Vec<u8>,
-    /// Both directions of a flow are made one before they are hashed.
+    /// Both directions of a flow have the same hash input.
     pub(crate) is_symmetric: bool,
 }
 
@@ -138,12 +138,12 @@ pub(crate) struct Feature {
     pub(crate) is_changeable: bool,
 }
 
-/// What a driver says of itself.
+/// A driver's name and device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Driver {
     /// Its name, as in `ixgbe`.
     pub(crate) name: String,
-    /// Where the device sits, as in `0000:03:00.0`; empty for software.
+    /// The bus address of the device, such as `0000:03:00.0`; empty for software.
     pub(crate) bus_info: String,
 }
 
@@ -196,7 +196,7 @@ impl<'a> Ethtool<'a> {
         Ok(Channels { rx, tx: raw.tx + raw.combined, rx_max: rx_max.saturating_add(combined_max).max(rx) })
     }
 
-    /// The queues of each kind, in use and at most.
+    /// The queues of each kind, in use and maximum.
     pub(crate) fn channel_kinds(&self) -> io::Result<ChannelKinds> {
         let mut raw = RawChannels { command: GCHANNELS, ..RawChannels::default() };
         // SAFETY: as in `channels`.
@@ -205,14 +205,15 @@ impl<'a> Ethtool<'a> {
         Ok(ChannelKinds { rx: raw.rx, rx_max, combined: raw.combined, combined_max })
     }
 
-    /// How many descriptors each of the device's receive rings has.
+    /// The number of descriptors of each of the device's receive rings.
     pub(crate) fn rx_descriptors(&self) -> io::Result<u32> {
         self.rx_ring().map(|ring| ring.descriptors)
     }
 
     /// The size of the device's receive rings.
     pub(crate) fn rx_ring(&self) -> io::Result<RxRing> {
-        // `struct ethtool_ringparam`: the command, the most of four kinds, then those in use, receiving first.
+        // `struct ethtool_ringparam`: the command, the maximums of four kinds, then the sizes in use, receive
+        // first.
         let mut words = [0_u32; 9];
         words[0] = GRINGPARAM;
         // SAFETY: for GRINGPARAM the kernel writes a `struct ethtool_ringparam`, which is nine words of 32 bits.
@@ -220,7 +221,7 @@ impl<'a> Ethtool<'a> {
         Ok(RxRing { descriptors: words[5], descriptors_max: words[1] })
     }
 
-    /// How long the device waits before it interrupts for received packets.
+    /// The interrupt coalescing of received packets.
     pub(crate) fn rx_coalescing(&self) -> io::Result<RxCoalescing> {
         // `struct ethtool_coalesce`: the command; for receiving microseconds, frames, and both again for while an interrupt is
         // served; four of sending; the interval of statistics; whether receiving and sending adapt; eleven more.
@@ -231,7 +232,7 @@ impl<'a> Ethtool<'a> {
         Ok(RxCoalescing { usecs: words[1], frames: words[2], is_adaptive: words[10] != 0 })
     }
 
-    /// Whether pause frames are obeyed and sent.
+    /// Whether the device honours and sends pause frames.
     pub(crate) fn pause(&self) -> io::Result<Pause> {
         // `struct ethtool_pauseparam`: the command, autonegotiation, receiving, sending.
         let mut words = [0_u32; 4];
@@ -241,7 +242,7 @@ impl<'a> Ethtool<'a> {
         Ok(Pause { is_negotiated: words[1] != 0, rx: words[2] != 0, tx: words[3] != 0 })
     }
 
-    /// How the device chooses a receive queue.
+    /// How the device selects a receive queue.
     pub(crate) fn spreading(&self) -> io::Result<Spreading> {
         // `struct ethtool_rxfh`: the command, the context, entries of the table, bytes of the key, the function and the
         // transformation as bytes, a reserved word; then the table and the key, if their announced sizes are the driver's.
@@ -254,7 +255,7 @@ impl<'a> Ethtool<'a> {
         if entries > ENTRIES_MAX || key_bytes > ENTRIES_MAX {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // SAFETY: the kernel refuses sizes that are not the driver's at that moment (EINVAL), so it writes the head, and 4 bytes
+        // SAFETY: the kernel rejects sizes that are not the driver's at that moment (EINVAL), so it writes the head, and 4 bytes
         // for each entry and the key: less than ROOM_ENTRIES entries of 32 bytes.
         let room = unsafe { self.ask_for_entries(&[GRSSH, 0, head[2], head[3], 0, 0]) }?;
         let (head, rest) = room.bytes().split_at(HEAD_WORDS * size_of::<u32>());
@@ -285,7 +286,7 @@ impl<'a> Ethtool<'a> {
         Ok(u32::try_from(words[2].cast_signed()).ok())
     }
 
-    /// The number of receive rings that the hardware spreads flows over.
+    /// The number of receive rings over which the hardware distributes flows.
     pub(crate) fn rx_rings(&self) -> io::Result<u32> {
         // `struct ethtool_rxnfc`: the command, a flow type, the 64-bit answer, then rules (176 bytes).
         let mut words = [0_u64; 32];
@@ -298,7 +299,7 @@ impl<'a> Ethtool<'a> {
     /// The speed of the link in Mbit/s, if it is up and known.
     pub(crate) fn speed_mbps(&self) -> io::Result<Option<u32>> {
         // `struct ethtool_link_settings`: 12 words (command, speed, eight of bytes, ...), then three masks.
-        // Their length is agreed first: the kernel answers the length 0 with its own, negated.
+        // Their length is negotiated first: the kernel answers the length 0 with its own length, negated.
         const MASK_WORDS_MAX: usize = i8::MAX as usize;
         let mut words = [0_u32; 12 + 3 * MASK_WORDS_MAX];
         words[0] = GLINKSETTINGS;
@@ -352,9 +353,9 @@ impl<'a> Ethtool<'a> {
         Ok(names.into_iter().enumerate().filter(|(_, name)| !name.is_empty()).map(feature).collect())
     }
 
-    /// Which received packets the device stamps, `enum hwtstamp_rx_filters`.
+    /// The received packets that the device timestamps, `enum hwtstamp_rx_filters`.
     pub(crate) fn stamped_packets(&self) -> io::Result<i32> {
-        // `struct hwtstamp_config`: flags, what is stamped of sent and of received packets.
+        // `struct hwtstamp_config`: flags, the timestamped sent packets, the timestamped received packets.
         let mut words = [0_i32; 3];
         // SAFETY: the kernel reads and writes a `struct hwtstamp_config`, three words.
         unsafe { self.ioctl(SIOCGHWTSTAMP, words.as_mut_ptr().cast()) }?;
@@ -383,7 +384,7 @@ impl<'a> Ethtool<'a> {
         if count > ENTRIES_MAX { Err(io::ErrorKind::InvalidData.into()) } else { Ok(count) }
     }
 
-    /// Puts a request that is answered with entries behind `head`.
+    /// Makes a request whose answer has entries after `head`.
     ///
     /// # Safety
     /// The kernel must write at most `head` and [`ROOM_ENTRIES`] entries of 32 bytes.
@@ -394,12 +395,12 @@ impl<'a> Ethtool<'a> {
         Ok(room)
     }
 
-    /// Puts a request to the driver.
+    /// Makes a request to the driver.
     ///
     /// # Safety
     /// `argument` begins with the command and is valid for all that the kernel reads and writes for it.
     unsafe fn request(&self, argument: *mut c_void) -> io::Result<()> {
-        // SAFETY: the caller answers for the argument of a SIOCETHTOOL.
+        // SAFETY: the caller guarantees the argument of a SIOCETHTOOL.
         unsafe { self.ioctl(libc::SIOCETHTOOL as libc::Ioctl, argument) }
     }
 
@@ -411,14 +412,15 @@ impl<'a> Ethtool<'a> {
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
         request.ifr_name = self.name;
         request.ifr_ifru.ifru_data = argument.cast();
-        // SAFETY: the kernel copies the `ifreq` in and out; the caller answers for `argument`.
+        // SAFETY: the kernel copies the `ifreq` in and out; the caller guarantees `argument`.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), number, &raw mut request) };
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
-/// Memory for an answer of any length, in pages that cost nothing until they are written to. The
-/// allocator's would be cleared first, 4 MiB each time: it keeps such blocks once one was freed.
+/// Memory for an answer of any length, in pages that cost nothing until they are written to. Memory of the
+/// allocator would have to be cleared first, 4 MiB each time, because the allocator reuses freed blocks of this
+/// size.
 struct Room(NonNull<u8>);
 
 impl Room {
@@ -428,7 +430,7 @@ impl Room {
     fn new(head: &[u32]) -> io::Result<Self> {
         assert!(size_of_val(head) <= 64, "the head of a request has its place");
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+        // SAFETY: a new mapping at an address selected by the kernel overlaps no other.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), Self::BYTES, protection, MapFlags::PRIVATE) }?;
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         // SAFETY: it was asserted that `head` fits, and this memory has no other user.
@@ -437,7 +439,7 @@ impl Room {
     }
 
     fn bytes(&self) -> &[u8] {
-        // SAFETY: so much was mapped, and it is not written to while it is borrowed.
+        // SAFETY: this many bytes were mapped, and they are not written to while they are borrowed.
         unsafe { slice::from_raw_parts(self.0.as_ptr(), Self::BYTES) }
     }
 }
@@ -449,7 +451,7 @@ impl Drop for Room {
     }
 }
 
-/// Two words of the kernel's in one, so that what follows is aligned to eight bytes.
+/// Two of the kernel's words in one, so that the following data are aligned to eight bytes.
 fn pair(first: u32, second: u32) -> u64 {
     let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])

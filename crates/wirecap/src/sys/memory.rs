@@ -1,4 +1,4 @@
-//! Shared memory of the process: what pools lie in.
+//! Shared memory of the process, in which pools are.
 
 #![allow(unsafe_code)]
 
@@ -22,10 +22,10 @@ use rustix::thread::CapabilitySet;
 
 use crate::sys::signals;
 
-/// More threads than this do not clear memory faster.
+/// Maximum number of threads that clear memory: more are not faster.
 const POPULATING_THREADS_MAX: usize = 8;
 
-/// How many threads clear memory fastest on this machine.
+/// The number of threads that clear memory fastest on this machine.
 pub(crate) fn populating_threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(POPULATING_THREADS_MAX)
 }
@@ -33,36 +33,36 @@ pub(crate) fn populating_threads() -> usize {
 /// Bytes of a huge page on x86-64 and of the usual ones elsewhere.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
-/// Bytes of a cache line, what a processor fetches at a time.
+/// Bytes of a cache line, the unit of prefetching.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// Which pages a mapping lies on.
+/// The kind of pages of a mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Reserved huge pages (`vm.nr_hugepages`).
     Huge,
-    /// Transparent huge pages, as far as the kernel finds some, of a tmpfs that is mounted nowhere: what the administrator
-    /// allows shared memory (`shmem_enabled`, never by default) is about the kernel's own tmpfs.
+    /// Transparent huge pages, if the kernel finds some, of a separate tmpfs that is mounted nowhere: the administrator's
+    /// setting for shared memory (`shmem_enabled`, `never` by default) applies to the kernel's own tmpfs.
     Transparent,
-    /// Ordinary ones; transparent huge pages were asked for.
+    /// Ordinary pages; transparent huge pages were requested.
     Ordinary,
-    /// The process's heap, which no kernel writes to: what the simulated one needs.
+    /// The process's heap, to which no kernel writes: for the simulated kernel.
     Heap,
 }
 
-/// A zeroed, page-aligned mapping that other processes may share (a memfd): a child keeps seeing what
-/// the kernel writes into it after a fork, where private memory would be copied away.
+/// A zeroed, page-aligned mapping that other processes may share (a memfd): after a fork, a child process
+/// continues to see the packets that the kernel writes into it, whereas private memory would be copied.
 #[derive(Debug)]
 pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     pages: Pages,
-    /// What it is mapped from, so that another process can map it, too.
+    /// The mapped file, so that another process can map it as well.
     file: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through
-// `base` must own the bytes in question, which is the business of the pool's types.
+// SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through `base` must
+// own the bytes, which the pool's types enforce.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -97,22 +97,22 @@ impl Memory {
         let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
         let memory = Self { base, bytes, pages, file: Some(file) };
         if pages == Pages::Ordinary {
-            // Only advice: shared memory gets them where the administrator allows it.
-            // SAFETY: the range is the mapping just made.
+            // Only advice: shared memory gets them if the administrator allows it. SAFETY: the range is the new
+            // mapping.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         }
         Ok(memory)
     }
 
-    /// Has all pages present, by so many threads: the kernel would clear them one by one when it is told of the memory.
-    /// Only advice, before Linux 5.14 also in vain.
+    /// Makes all pages present with this number of threads; otherwise the kernel would clear them one by one when the
+    /// memory is registered. Only advice, without effect before Linux 5.14.
     pub(crate) fn populate(&self, threads: usize) {
         let share = self.bytes.div_ceil(threads.max(1)).next_multiple_of(HUGE_PAGE_BYTES);
         let starts = (0..self.bytes).step_by(share);
         thread::scope(|scope| {
             for start in starts {
                 let bytes = share.min(self.bytes - start);
-                // The thread that is left takes part in any case; it may be that no more can be had.
+                // The calling thread always takes part; possibly no other thread can be started.
                 let populate = move || {
                     // SAFETY: the range lies in the mapping, which lives as long as `self`, and the call changes no byte.
                     let _ = unsafe {
@@ -124,7 +124,7 @@ impl Memory {
         });
     }
 
-    /// Takes `bytes` of the heap.
+    /// Allocates `bytes` on the heap.
     pub(crate) fn on_heap(bytes: usize) -> Self {
         let layout = Self::heap_layout(bytes);
         // SAFETY: the layout is never of size 0.
@@ -145,7 +145,7 @@ impl Memory {
         self.bytes
     }
 
-    /// What it is mapped from, unless it is of the heap.
+    /// The mapped file; none if it is on the heap.
     pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
@@ -155,7 +155,7 @@ impl Memory {
     }
 }
 
-/// A file of a tmpfs of its own. Only with CAP_SYS_ADMIN: to a process that has dropped its privileges the question alone may
+/// A file of a separate tmpfs. Only with CAP_SYS_ADMIN: for a process that has dropped its privileges, even the attempt may
 /// be forbidden.
 fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
     if !rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SYS_ADMIN) {
@@ -173,7 +173,7 @@ fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
 impl Drop for Memory {
     fn drop(&mut self) {
         if self.pages == Pages::Heap {
-            // SAFETY: allocated with this layout, and only a holder of this value could reach into it.
+            // SAFETY: allocated with this layout, and only the owner of this value can access it.
             unsafe { dealloc(self.base.as_ptr(), Self::heap_layout(self.bytes)) };
             return;
         }
@@ -195,7 +195,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `bytes` of `file` from `offset` on, present from the start.
+    /// Maps `bytes` of `file` from `offset` on; the pages are present from the start.
     pub(crate) fn of(file: impl std::os::fd::AsFd, bytes: usize, offset: u64) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
@@ -214,12 +214,12 @@ impl Mapping {
         self.bytes
     }
 
-    /// Lets go of the kernel's object, which a mapping keeps alive: from now on there is memory of the
-    /// process's own at the same place, with the same bytes in the ranges `kept` and zeros elsewhere.
+    /// Releases the kernel object that the mapping keeps alive, and replaces the mapping by private memory at
+    /// the same address, with the same bytes in the ranges `kept` and zeros elsewhere.
     ///
     /// # Safety
     ///
-    /// No code may write into the ranges meanwhile, or count on the kernel to see what is written later.
+    /// No code may write into the ranges meanwhile, or rely on the kernel to see later writes.
     pub(crate) unsafe fn cut_loose(&self, kept: impl Iterator<Item = Range<usize>>) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -234,31 +234,32 @@ impl Mapping {
             }
         }
         let base = self.base.as_ptr().cast();
-        // SAFETY: both are whole mappings of `self.bytes`. Who reads a kept range finds the same bytes
+        // SAFETY: both are complete mappings of `self.bytes`. A reader of a kept range finds the same bytes
         // before and after: the kernel exchanges the pages while it holds off page faults.
         let moved = unsafe { mremap_fixed(copy, self.bytes, self.bytes, MremapFlags::MAYMOVE, base) };
         if let Err(errno) = moved {
-            // SAFETY: the copy is still where it was made, and has no other user.
+            // SAFETY: the copy is still at its address, and has no other user.
             let _ = unsafe { munmap(copy, self.bytes) };
             return Err(errno.into());
         }
         Ok(())
     }
 
-    /// Takes the place of `other`, which is as long: from now on what lies there is what was mapped here.
+    /// Replaces `other`, which has the same length: from now on its addresses refer to the memory that was
+    /// mapped here.
     ///
     /// # Safety
     ///
-    /// Who holds places in `other` must find the same kinds of things at them here.
+    /// Holders of addresses in `other` must find objects of the same types at them.
     pub(crate) unsafe fn take_place_of(self, other: &Self) -> io::Result<()> {
         if self.bytes != other.bytes {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
-        // SAFETY: both are whole mappings of the same length. Who reads there meanwhile finds the one or the other: the
+        // SAFETY: both are complete mappings of the same length. A concurrent reader finds the one or the other: the
         // kernel exchanges the pages while it holds off page faults.
         unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to) }?;
-        // There is nothing left where it was.
+        // Nothing is mapped at its former address any more.
         std::mem::forget(self);
         Ok(())
     }
@@ -268,6 +269,7 @@ impl Mapping {
     /// # Panics
     ///
     /// If a `T` does not fit there.
+    #[inline]
     pub(crate) fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
         let end = offset.checked_add(count * size_of::<T>());
         assert!(end.is_some_and(|end| end <= self.bytes), "offset {offset} is outside the mapping");
@@ -284,12 +286,11 @@ impl Drop for Mapping {
     }
 }
 
-/// Has the processor fetch the memory at `place`, if there is any, before it is asked for.
+/// Prefetches the memory at `place`, if there is any.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, by which no memory is accessed that the program could not: whatever the address is, nothing
-    // happens that it could see.
+    // SAFETY: a hint, which has no visible effect for any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
@@ -325,7 +326,7 @@ mod tests {
         setting.is_ok_and(|setting| !setting.contains("[deny]"))
     }
 
-    /// How many there are without moving anything: the free blocks of 2 MiB and more in /proc/buddyinfo.
+    /// The number available without compaction: the free blocks of 2 MiB and more in /proc/buddyinfo.
     fn huge_pages_free() -> u64 {
         let zones = std::fs::read_to_string("/proc/buddyinfo").unwrap();
         let blocks = zones.lines().flat_map(|zone| zone.split_whitespace().skip(4 + 9));

@@ -1,4 +1,4 @@
-//! System calls that no crate wraps: the only place where the engine talks to the kernel by hand.
+//! System calls that no crate wraps: the only place where the engine calls the kernel directly.
 
 pub(crate) mod ethtool;
 pub(crate) mod memory;
@@ -13,8 +13,9 @@ pub(crate) mod xdp;
 use std::thread;
 use std::time::Duration;
 
-/// Waits until whatever runs in the receive path at this moment, a program or a filter, has ended and its
-/// packet is where it goes. False if the kernel offers no way to know; then it has waited for longer than any of them takes.
+/// Waits until the programs and filters that are currently running in the receive path have ended and their packets have
+/// been delivered. False if the kernel offers no way to determine this; then it has waited for longer than any of them
+/// takes.
 ///
 /// Packets are received inside RCU read-side sections, from the program's start until they are published on the socket's
 /// ring, so an RCU grace period does it.
@@ -32,9 +33,9 @@ fn wait_by(ways: &[&dyn Fn() -> bool]) -> bool {
     waited
 }
 
-/// A global membarrier is refused where CPUs run without a tick (`nohz_full`). Closing a packet socket waits for a grace
-/// period everywhere (`packet_release` calls `synchronize_net`, in `net/packet/af_packet.c`), and every capture may open one,
-/// unless the process has given up its rights.
+/// A global membarrier is rejected if CPUs run without a tick (`nohz_full`). Closing a packet socket waits for a grace period
+/// everywhere (`packet_release` calls `synchronize_net`, in `net/packet/af_packet.c`), and every capture may open one, unless
+/// the process has dropped its privileges.
 fn close_packet_socket() -> bool {
     packet::PacketSocket::new().map(drop).is_ok()
 }

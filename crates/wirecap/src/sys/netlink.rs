@@ -1,4 +1,4 @@
-//! The two options of a netlink socket that rustix does not know.
+//! The two options of a netlink socket that rustix does not have.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -21,8 +21,8 @@ pub(crate) fn set_strict_checking(socket: BorrowedFd<'_>) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The number of the network namespace that `socket` belongs to; never used again for another one
-/// while the machine runs. `None` before Linux 5.14.
+/// The number of the network namespace of `socket`, which is never reused while the machine runs. `None` before
+/// Linux 5.14.
 pub(crate) fn namespace_cookie(socket: BorrowedFd<'_>) -> Option<u64> {
     let mut cookie = 0_u64;
     let mut len = size_of::<u64>() as libc::socklen_t;

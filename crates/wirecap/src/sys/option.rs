@@ -28,7 +28,7 @@ unsafe impl Plain for c_int {}
 // SAFETY: integers.
 unsafe impl Plain for libc::tpacket_stats_v3 {}
 
-/// The value of an option; what the kernel does not write of it is 0.
+/// The value of an option; bytes that the kernel does not write are 0.
 pub(crate) fn get_option<T: Plain>(socket: &impl AsFd, level: c_int, option: c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut bytes = size_of::<T>() as libc::socklen_t;

@@ -17,8 +17,8 @@ use wirecap_filter::opener::raw_socket;
 use crate::sys::memory::Mapping;
 use crate::sys::option::{get_option, set_option};
 
-/// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is how many
-/// bytes of the packet the socket gets, 0 for none.
+/// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is the number of bytes
+/// of the packet that the socket gets, 0 for none.
 pub(crate) type SocketFilter = [sock_filter];
 
 /// The blocks of a receive ring.
@@ -41,24 +41,24 @@ impl BlockShape {
 pub(crate) struct FrameShape {
     pub(crate) block_bytes: u32,
     pub(crate) blocks: u32,
-    /// Bytes of a frame; none reaches over the end of a block.
+    /// Bytes of a frame; no frame crosses the end of a block.
     pub(crate) frame_bytes: u32,
 }
 
 impl FrameShape {
-    /// Bytes in front of a packet at most, with link-layer headers of up to 32 bytes.
+    /// Maximum bytes before a packet, with link-layer headers of up to 32 bytes.
     pub(crate) const HEADROOM: usize = 128;
-    /// More bytes in front of a packet than the kernel needs, for a header of TPACKET_V3.
+    /// Additional bytes before a packet, for a header of TPACKET_V3.
     const RESERVED: c_int = 16;
-    /// Bytes of a block at most, unless a frame has more: the kernel looks for memory in one piece.
+    /// Maximum bytes of a block, unless a frame has more: the kernel allocates contiguous memory.
     const BLOCK_BYTES_MAX: u32 = 1 << 20;
     const FRAMES_MIN: u32 = 2;
 
-    /// Frames for packets of up to `longest` bytes in about `ring_bytes`, two of them at least.
+    /// At least two frames for packets of up to `longest` bytes, in about `ring_bytes`.
     pub(crate) fn of(ring_bytes: usize, longest: u32) -> Self {
         let frame_bytes = (longest + Self::HEADROOM as u32).next_multiple_of(16);
         let one = frame_bytes.next_power_of_two().max(rustix::param::page_size() as u32);
-        // Several in a block, so that little of it is left over.
+        // Several in a block, so that little of it is unused.
         let block_bytes = (one * 8).min(Self::BLOCK_BYTES_MAX).max(one);
         let fitting = u32::try_from(ring_bytes).unwrap_or(u32::MAX).max(1);
         let block_bytes = block_bytes.min(1 << fitting.ilog2()).max(one);
@@ -80,21 +80,21 @@ impl FrameShape {
         self.block_bytes as usize * self.blocks as usize
     }
 
-    /// Where the frame begins that is filled as number `number`.
+    /// The offset of frame `number` in the order of filling.
     pub(crate) fn start(self, number: u64) -> usize {
         let index = (number % u64::from(self.frames())) as u32;
         let (block, frame) = (index / self.per_block(), index % self.per_block());
         block as usize * self.block_bytes as usize + frame as usize * self.frame_bytes as usize
     }
 
-    /// The index of the frame that `place` lies in.
+    /// The index of the frame that contains `place`.
     pub(crate) fn number_at(self, place: usize) -> u64 {
         let (block, rest) = (place / self.block_bytes as usize, place % self.block_bytes as usize);
         block as u64 * u64::from(self.per_block()) + (rest / self.frame_bytes as usize) as u64
     }
 }
 
-/// How the packets of an interface are spread over the sockets of a group.
+/// How the packets of an interface are distributed over the sockets of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fanout {
     /// By a hash of the flow that both directions share.
@@ -107,14 +107,14 @@ pub(crate) enum Fanout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FanoutGroup(c_int);
 
-/// What became of the packets that passed a socket's filter, since they were last asked for.
+/// Statistics of the packets that passed a socket's filter, since the last query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PacketCounts {
     /// All of them, dropped or not.
     pub(crate) packets: u32,
-    /// Those that found no block free.
+    /// Packets for which no block was free.
     pub(crate) drops: u32,
-    /// How often the kernel stood still at a block that had not been returned.
+    /// Number of times that the kernel waited for a block that had not been returned.
     pub(crate) freezes: u32,
 }
 
@@ -125,17 +125,17 @@ pub(crate) struct PacketSocket(Arc<OwnedFd>);
 impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
-        // Protocol 0: no packet comes before `bind` names a protocol.
+        // Protocol 0: no packet arrives before `bind` sets a protocol.
         Ok(Self(Arc::new(raw_socket(libc::AF_PACKET)?)))
     }
 
-    /// The socket, for other uses. It is open as long as it has a holder.
+    /// The socket, for other uses. It stays open as long as a reference exists.
     pub(crate) fn share(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.0)
     }
 
-    /// Makes the receive ring and maps it. The kernel hands a block over when it is full, or
-    /// `retire_after` (whole milliseconds, 1 at least) after it was begun, unless it is empty.
+    /// Creates the receive ring and maps it. The kernel hands a block over when it is full, or `retire_after`
+    /// (whole milliseconds, at least 1) after it was opened, unless it is empty.
     pub(crate) fn make_ring(&self, shape: BlockShape, retire_after: Duration) -> io::Result<Mapping> {
         self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as c_int))?;
         // Frames have no fixed size in this version; the kernel only requires that the numbers agree.
@@ -153,7 +153,7 @@ impl PacketSocket {
         Mapping::of(self, shape.ring_bytes(), 0)
     }
 
-    /// Makes a receive ring whose packets are handed over one by one, at once, and maps it.
+    /// Creates a receive ring whose packets are handed over one by one, at once, and maps it.
     pub(crate) fn make_frame_ring(&self, shape: FrameShape) -> io::Result<Mapping> {
         self.set(libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
         self.set(libc::PACKET_RESERVE, &FrameShape::RESERVED)?;
@@ -167,7 +167,7 @@ impl PacketSocket {
         Mapping::of(self, shape.ring_bytes(), 0)
     }
 
-    /// Leaves the packets that this host sends alone.
+    /// Ignores packets that this host sends.
     pub(crate) fn ignore_outgoing(&self) -> io::Result<()> {
         self.set(libc::PACKET_IGNORE_OUTGOING, &c_int::from(true))
     }
@@ -199,8 +199,7 @@ impl PacketSocket {
         if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Founds a group with this socket as its first member, under a number that no other has. The
-    /// socket must be bound.
+    /// Creates a group with a unique number and this socket as its first member. The socket must be bound.
     pub(crate) fn found_group(&self, fanout: Fanout, ignore_outgoing: bool) -> io::Result<FanoutGroup> {
         let kind = match fanout {
             Fanout::Hash => libc::PACKET_FANOUT_HASH,
@@ -209,7 +208,7 @@ impl PacketSocket {
         let outgoing = if ignore_outgoing { libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING } else { 0 };
         let request = (kind | outgoing | libc::PACKET_FANOUT_FLAG_UNIQUEID) << 16;
         self.set(libc::PACKET_FANOUT, &request)?;
-        // The answer has the form in which the next members name the group.
+        // The answer has the form that the next members use to join.
         get_option(self, libc::SOL_PACKET, libc::PACKET_FANOUT).map(FanoutGroup)
     }
 
@@ -218,17 +217,17 @@ impl PacketSocket {
         self.set(libc::PACKET_FANOUT, &group.0)
     }
 
-    /// Gives the group of this socket the program that spreads its packets.
+    /// Sets the program that distributes the packets of this socket's group.
     pub(crate) fn steer(&self, program: &SocketFilter) -> io::Result<()> {
         self.set(libc::PACKET_FANOUT_DATA, &described(program))
     }
 
-    /// Keeps as little as the kernel allows of what arrives.
+    /// Sets the smallest receive buffer that the kernel allows.
     pub(crate) fn keep_little(&self) -> io::Result<()> {
         Ok(sockopt::set_socket_recv_buffer_size(self, 0)?)
     }
 
-    /// What became of the packets since the last call: the kernel starts again from 0.
+    /// The statistics since the last call: the kernel restarts them at 0.
     pub(crate) fn take_counts(&self) -> io::Result<PacketCounts> {
         let counts: libc::tpacket_stats_v3 = get_option(self, libc::SOL_PACKET, libc::PACKET_STATISTICS)?;
         Ok(PacketCounts {
@@ -238,7 +237,7 @@ impl PacketSocket {
         })
     }
 
-    /// Forgets that the interface went down, which would make the socket readable for ever.
+    /// Clears the error that the interface was down, which would make the socket readable forever.
     pub(crate) fn clear_error(&self) {
         let _ = sockopt::socket_error(self);
     }
@@ -254,7 +253,7 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// Packets that one call hands over at most.
+/// Maximum number of packets that one call hands over.
 const MESSAGES_MAX: usize = 64;
 
 /// An AF_PACKET socket that sends on one interface and receives nothing.
@@ -270,8 +269,8 @@ impl PacketSender {
         Ok(Self(socket))
     }
 
-    /// Sends packets that lie one after the other in `bytes`, of the lengths `lens`: as many as one call takes.
-    /// Returns how many were sent.
+    /// Sends consecutive packets in `bytes` with the lengths `lens`, as many as one call accepts. Returns the
+    /// number of sent packets.
     ///
     /// # Errors
     ///
@@ -291,8 +290,8 @@ impl PacketSender {
             rest = behind;
         }
         let (fd, flags) = (self.0.as_fd().as_raw_fd(), libc::MSG_DONTWAIT);
-        // SAFETY: `count` messages were filled in, each with one part that lies in `bytes`; all of it lives until
-        // the call returns.
+        // SAFETY: `count` messages were filled in, each with one part in `bytes`; all of it lives until the call
+        // returns.
         let sent = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count as u32, flags as _) };
         usize::try_from(sent)
             .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
@@ -309,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_lie_in_blocks_one_behind_the_other() {
+    fn frames_are_consecutive_in_blocks() {
         for (bytes, longest) in
             [(16 << 20, 65_600), (2 << 20, 1522), (1 << 18, 65_600), (4096, 262_144), (1 << 30, 60)]
         {

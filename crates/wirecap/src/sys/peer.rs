@@ -8,15 +8,15 @@ use std::os::fd::{AsFd, AsRawFd};
 /// A process that listens at a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Listener {
-    /// Its number; `None` if this process's PID namespace does not show it.
+    /// Its PID; `None` if it is not visible in this process's PID namespace.
     pub(crate) pid: Option<u32>,
-    /// The user that it acted for when it began to listen.
+    /// Its user when it started listening.
     pub(crate) uid: u32,
 }
 
 /// The process that listens at the socket that `socket` is connected to.
 pub(crate) fn listener(socket: impl AsFd) -> io::Result<Listener> {
-    // Not by rustix, to whose `Pid` a hidden process, which the kernel calls 0, must not come.
+    // Not with rustix, whose `Pid` must not be 0, which the kernel returns for an invisible process.
     let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut bytes = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `bytes` bytes to `peer`, of which any are a valid value.

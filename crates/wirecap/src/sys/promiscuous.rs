@@ -1,5 +1,5 @@
-//! Promiscuous mode, joined through a packet socket: the kernel reverts it when the socket closes, however the process
-//! ends.
+//! Promiscuous mode, joined through a packet socket: the kernel reverts it when the socket closes, also when the
+//! process is killed.
 
 use std::io;
 use std::os::fd::OwnedFd;

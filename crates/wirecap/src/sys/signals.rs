@@ -1,31 +1,32 @@
-//! Signals of the process, which are none of the engine's threads' business.
+//! Signals of the process, which the engine's threads do not handle.
 
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Signals that a thread raises by what it does itself. Blocked, they would end the process.
+/// Signals that a thread raises itself (faults). If they were blocked, they would end the process.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// Does `work` with all signals of this thread blocked, as they are for good in the threads that it makes; but for those that
-/// a thread raises itself.
+/// Runs `work` with all signals of this thread blocked, except those that a thread raises itself. Threads started meanwhile
+/// keep them blocked.
 ///
-/// A signal to a process goes to any thread that takes it: the program's handlers would run in the engine's threads,
-/// beside the one that handles the next signal in a thread of the program's.
+/// A signal to a process is delivered to any thread that does not block it: the program's handlers would run in the
+/// engine's threads, concurrently with a handler in one of the program's threads.
 pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let _restored = Blocked::new();
     work()
 }
 
-/// The mask to go back to.
+/// The mask to restore.
 struct Blocked(Option<libc::sigset_t>);
 
 impl Blocked {
     fn new() -> Self {
         let (mut all, mut before) = (MaybeUninit::uninit(), MaybeUninit::uninit());
-        // SAFETY: the places are ours; the first is filled before it is read, and the second before it is taken for filled.
+        // SAFETY: both variables are local; the first is filled before it is read, and the second before it is assumed to
+        // be initialised.
         Self(unsafe {
             libc::sigfillset(all.as_mut_ptr());
             for signal in OWN_FAULTS {
@@ -53,7 +54,7 @@ mod tests {
     /// Whether this thread takes SIGALRM.
     fn takes_alarms() -> bool {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: without a new mask the call only writes the present one, to a place that is ours.
+        // SAFETY: without a new mask the call only writes the current one, to a local variable.
         unsafe {
             libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), mask.as_mut_ptr());
             libc::sigismember(mask.as_ptr(), libc::SIGALRM) == 0
@@ -61,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_made_meanwhile_take_no_signals_and_their_maker_does_again() {
+    fn threads_started_meanwhile_block_signals_and_their_starter_does_not() {
         assert!(takes_alarms());
         let made = blocked(|| {
             assert!(!takes_alarms());

@@ -1,4 +1,4 @@
-//! AF_XDP sockets: the calls that make one, its rings, its counters (`networking/af_xdp.rst`).
+//! AF_XDP sockets: creation, rings, counters (`networking/af_xdp.rst`).
 
 #![allow(unsafe_code)]
 
@@ -29,17 +29,17 @@ const COMPLETION_RING: u64 = libc::XDP_UMEM_PGOFF_COMPLETION_RING;
 /// `XDP_MAX_TX_SKB_BUDGET` (`linux/if_xdp.h`).
 const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 
-/// The kernel keeps this much in front of every frame in a cell (`XDP_PACKET_HEADROOM`), so a frame
-/// may be as long as a cell less this.
+/// Bytes that the kernel reserves before every frame in a cell (`XDP_PACKET_HEADROOM`): a frame may be as long
+/// as a cell minus these.
 pub(crate) const HEADROOM_BYTES: u32 = 256;
 
-/// A queue stays busy for some milliseconds after the socket that was bound to it is closed: until the kernel's
-/// RCU callbacks have run, which takes seconds on a machine that is overloaded.
+/// Time for which binding is retried: a queue stays busy for some milliseconds after its socket is closed,
+/// until the kernel's RCU callbacks have run, which takes seconds on an overloaded machine.
 const BUSY_RETRY_TIME: Duration = Duration::from_secs(10);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 const BUSY_PAUSE_MAX: Duration = Duration::from_millis(160);
 
-/// Where a packet lies in the pool: the kernel's `struct xdp_desc`.
+/// The position of a packet in the pool: the kernel's `struct xdp_desc`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Descriptor {
@@ -47,7 +47,7 @@ pub(crate) struct Descriptor {
     pub(crate) address: u64,
     /// Bytes of the packet in this cell.
     pub(crate) len: u32,
-    /// The kernel's flags: [`CONTINUED`] or nothing. In a chunk's list of packets, what the accessors below tell.
+    /// The kernel's flags: [`CONTINUED`] or 0. In a chunk's list of packets, the values of the accessors below.
     pub(crate) options: u32,
 }
 
@@ -64,35 +64,35 @@ impl Descriptor {
         self.options & CONTINUED != 0
     }
 
-    /// In a chunk: a packet of several cells, whose chain has this place among the chunk's.
+    /// In a chunk: a packet of several cells, with the index of its chain in the chunk.
     pub(crate) fn of_chain(address: u64, len: u32, chain: usize) -> Self {
         Self { address, len, options: (chain as u32) << 1 | CONTINUED }
     }
 
-    /// In a chunk: the place of the chain of a packet of several cells.
+    /// In a chunk: the index of the chain of a packet of several cells.
     pub(crate) fn chain(&self) -> usize {
         (self.options >> 1) as usize
     }
 
-    /// In a chunk of the engine `packet`: a packet whose header by the kernel stands so many bytes in front of it.
+    /// In a chunk of the engine `packet`: a packet whose kernel header is this many bytes before it.
     #[inline]
     pub(crate) fn behind_header(address: u64, len: u32, distance: u32) -> Self {
         Self { address, len, options: distance }
     }
 
-    /// In a chunk of the engine `packet`: how far in front of the packet its header by the kernel stands.
+    /// In a chunk of the engine `packet`: the distance of the kernel's header before the packet.
     #[inline]
     pub(crate) fn header_distance(&self) -> u32 {
         self.options
     }
 }
 
-/// How a socket gets its packets.
+/// The receive mode of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BindMode {
-    /// The device writes into the cells itself; else the kernel copies from the driver's buffers.
+    /// The device writes into the cells itself; otherwise the kernel copies from the driver's buffers.
     pub(crate) zero_copy: bool,
-    /// Packets longer than a cell come in several; else they are dropped.
+    /// Packets longer than a cell arrive in several cells; otherwise they are dropped.
     pub(crate) fragments: bool,
 }
 
@@ -110,39 +110,39 @@ impl XdpSocket {
     pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
         assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
         let address = memory.base().as_ptr() as u64;
-        // SAFETY: the memory is that of a pool, whose cells are the kernel's as long as they are posted, and which is
-        // mapped until all who hold the socket have let go of it.
+        // SAFETY: the memory belongs to a pool, whose cells the kernel owns while they are posted, and which stays
+        // mapped until the socket has been closed.
         let umem = unsafe { Umem::new(self.as_fd(), memory.file(), address, bytes as u64, cell_bytes) };
         opener::open(Request::Umem(umem)).map(drop)
     }
 
-    /// Makes the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
+    /// Creates the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
     pub(crate) fn make_rx_ring(&self, capacity: u32) -> io::Result<Consumer<Descriptor>> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only consumer on this ring: this function works once per socket, since the kernel
+        // SAFETY: the only consumer on this ring: this function succeeds once per socket, because the kernel
         // refuses to size a ring twice.
         Ok(Consumer::new(unsafe { self.map_ring(RX_RING, &offsets.rx, capacity) }?))
     }
 
-    /// Makes the rx ring in the place of `ring`, as large as that, whose socket gets no packets any more: who looks at it
-    /// sees the new one from then on.
+    /// Creates an rx ring of the same size and maps it in place of `ring`, whose socket gets no packets any more: holders
+    /// of its address see the new ring from then on.
     pub(crate) fn make_rx_ring_at(&self, capacity: u32, ring: &mut Consumer<Descriptor>) -> io::Result<()> {
         sockopt::set_xdp_rx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only consumer on this ring is the one that was on the other.
+        // SAFETY: the only consumer on this ring is the one of the previous ring.
         unsafe { self.map_ring_at::<Descriptor>(RX_RING, &offsets.rx, capacity, ring.owner()) }?;
         ring.restart();
         Ok(())
     }
 
-    /// Makes the fill ring in the place of another, likewise, and a completion ring that is never read: the kernel
-    /// requires both.
+    /// Creates a fill ring in place of another in the same way, and a completion ring that is never read, because
+    /// the kernel requires both.
     pub(crate) fn make_fill_ring_at(&self, capacity: u32, fill: &mut Producer<u64>) -> io::Result<()> {
         sockopt::set_xdp_umem_fill_ring_size(self, capacity)?;
         sockopt::set_xdp_umem_completion_ring_size(self, 1)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
-        // SAFETY: the only producer on this ring is the one that was on the other.
+        // SAFETY: the only producer on this ring is the one of the previous ring.
         unsafe { self.map_ring_at::<u64>(FILL_RING, &offsets.fr, capacity, fill.owner()) }?;
         fill.restart();
         Ok(())
@@ -160,12 +160,12 @@ impl XdpSocket {
     ) -> io::Result<()> {
         let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
         let before = before.ok_or(io::ErrorKind::InvalidInput)?;
-        // SAFETY: the kernel puts the parts of all its rings of a kind at the same places, and as many slots as fill the
-        // mapping, whose length is checked.
+        // SAFETY: the kernel puts the parts of all rings of a kind at the same offsets, and the number of slots fits the
+        // length of the mapping, which is checked.
         unsafe { Mapping::of(self, bytes, page_offset)?.take_place_of(before) }
     }
 
-    /// Makes the tx ring, likewise.
+    /// Creates the tx ring, in the same way.
     pub(crate) fn make_tx_ring(&self, capacity: u32) -> io::Result<Producer<Descriptor>> {
         sockopt::set_xdp_tx_ring_size(self, capacity)?;
         let offsets = sockopt::xdp_mmap_offsets(self)?;
@@ -173,8 +173,8 @@ impl XdpSocket {
         Ok(Producer::new(unsafe { self.map_ring(TX_RING, &offsets.tx, capacity) }?))
     }
 
-    /// Makes the fill ring of this socket's UMEM and the completion ring, likewise. The kernel requires both, whether or
-    /// not anything is sent.
+    /// Creates the fill ring of this socket's UMEM and the completion ring in the same way. The kernel requires both,
+    /// even if no packets are sent.
     pub(crate) fn make_fill_and_completion_rings(
         &self,
         fill_capacity: u32,
@@ -205,8 +205,8 @@ impl XdpSocket {
         let bytes = offsets.desc as usize + capacity as usize * size_of::<T>();
         let mapping = Arc::new(Mapping::of(self, bytes, page_offset)?);
         let flags = offsets.flags.ok_or(Errno::OPNOTSUPP)?;
-        // SAFETY: `Mapping::at` checked each place, the kernel's ABI says what lies there, and the
-        // caller sees to it that there is one half only.
+        // SAFETY: `Mapping::at` checked each offset, the kernel's ABI defines the types at them, and the caller
+        // guarantees that there is only one half.
         Ok(unsafe {
             SharedRing::from_parts(
                 mapping.at(offsets.producer as usize, 1),
@@ -231,15 +231,15 @@ impl XdpSocket {
     }
 
     /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
-    /// receives as it does. On the queue of `first` it shares its fill ring, too; elsewhere it must have one
-    /// of its own, and waits for the queue as [`bind`](Self::bind) does.
+    /// uses its receive mode. On the queue of `first` it also shares the fill ring; on other queues it must
+    /// have a separate one, and waits for the queue as [`bind`](Self::bind) does.
     pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
         let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
         let address = SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() };
         patiently(|| bind(self, &address))
     }
 
-    /// The socket's counters since it was made.
+    /// The socket's counters since it was created.
     pub(crate) fn statistics(&self) -> io::Result<XdpStatistics> {
         Ok(sockopt::xdp_statistics(self)?)
     }
@@ -255,14 +255,14 @@ impl XdpSocket {
         send(self, &[], SendFlags::DONTWAIT).map(drop)
     }
 
-    /// Makes a driver that sleeps look at the fill ring again.
+    /// Wakes a sleeping driver, which then looks at the fill ring.
     pub(crate) fn wake(&self) {
-        // The result (usually EAGAIN) says nothing about the ring; the next look at it does.
+        // The result (usually EAGAIN) has no meaning for the ring, whose state the next look shows.
         let _ = recv(self, &mut [0u8; 0], RecvFlags::DONTWAIT);
     }
 }
 
-/// Tries to bind until the queue is not busy any more, or for too long.
+/// Retries to bind until the queue is no longer busy, or until the time limit.
 fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
     let deadline = Instant::now() + BUSY_RETRY_TIME;
     let mut pause = BUSY_PAUSE;
@@ -271,8 +271,8 @@ fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
             Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
             outcome => return Ok(outcome?),
         }
-        // Each attempt has the kernel make a table for every cell, under the lock that it needs to clear up
-        // as well.
+        // In each attempt the kernel creates a table of all cells, under the lock that it also needs for
+        // releasing the previous socket.
         pause = (pause * 2).min(BUSY_PAUSE_MAX);
     }
 }

@@ -1,23 +1,23 @@
-//! Debug builds know for every cell where it is: the kernel skips a bad address silently and delivers
-//! one that was posted twice, so only we can notice. Release builds know nothing and pay nothing.
+//! Debug builds record the place of every cell, because the kernel silently skips a bad address and fills a
+//! cell twice that was posted twice. Release builds record nothing, at no cost.
 
 pub(crate) use imp::CellCheck;
 
 #[cfg(debug_assertions)]
 mod imp {
-    // The standard ones also under loom: what they guard is guarded by locks that loom sees.
+    // The standard types, also under loom: the data are protected by other locks, which loom checks.
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// In a chunk, or on its way back.
+    /// In a chunk, or returning from one.
     const OUT: u8 = 0;
     /// Free, and not posted.
     const IDLE: u8 = 1;
-    /// On a fill ring, or filled since.
+    /// On a fill ring, or filled.
     const POSTED: u8 = 2;
     /// On a tx ring, or being sent, or on a completion ring.
     const SENT: u8 = 3;
 
-    /// Where each cell of a pool is. A pool may have several fill rings, each with a lock of its own.
+    /// The place of each cell of a pool. A pool may have several fill rings, each with a separate lock.
     #[derive(Debug)]
     pub(crate) struct CellCheck(Vec<AtomicU8>);
 
@@ -29,7 +29,7 @@ mod imp {
             Self((0..cells).map(|_| AtomicU8::new(IDLE)).collect())
         }
 
-        /// The cell was given back.
+        /// The cell was returned.
         pub(crate) fn come_back(&self, index: usize) {
             let place = self.0[index].swap(IDLE, Ordering::Relaxed);
             assert!(place == OUT, "cell {index} comes back twice");
@@ -41,7 +41,7 @@ mod imp {
             assert!(place == IDLE, "cell {index} is posted and was not free");
         }
 
-        /// Whether the cell was posted, which it is no longer.
+        /// Marks the cell as no longer posted. Returns whether it was.
         pub(crate) fn capture(&self, index: usize) -> bool {
             self.0[index].compare_exchange(POSTED, OUT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         }
@@ -58,7 +58,7 @@ mod imp {
             assert!(place == OUT, "cell {index} is sent and was not captured");
         }
 
-        /// Whether the cell was on a tx ring, which it is no longer.
+        /// Marks the cell as no longer on a tx ring. Returns whether it was.
         pub(crate) fn complete(&self, index: usize) -> bool {
             self.0[index].compare_exchange(SENT, OUT, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         }

@@ -34,7 +34,7 @@ pub(crate) struct RingIdentity {
     pub(crate) snap_len: u32,
     /// Link type of its packets.
     pub(crate) link_type: LinkType,
-    /// Keeps forwarded packets in the ring's order, if anything does.
+    /// Keeps forwarded packets in the ring's order, if order is kept.
     pub(crate) order: OnceLock<Arc<dyn Order>>,
 }
 
@@ -49,8 +49,8 @@ pub(crate) trait Order: Any + Send + Sync + fmt::Debug {
 /// # Safety
 ///
 /// `base` must point to memory that stays mapped while the value lives, and every list of cells given to [`Chunk::new`]
-/// with this owner must describe packets inside it, each preceded by the record that the chunk's [`Stamps`] says, which
-/// are not written to until `recycle` gets the list back.
+/// with this owner must describe packets inside it, each preceded by the record of the chunk's [`Stamps`]. Packets and
+/// records must not be written to until `recycle` gets the list back.
 pub(crate) unsafe trait CellOwner: Send + Sync + fmt::Debug {
     /// The start of the memory that descriptors' addresses count from.
     fn base(&self) -> NonNull<u8>;
@@ -100,10 +100,10 @@ pub(crate) struct Drained<'a> {
 /// The address of a cell that left its chunk.
 pub(crate) const GONE: u64 = u64::MAX;
 
-// SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone
-// (the promise of `CellOwner`); no part is tied to a thread.
+// SAFETY: `base` points into memory that `owner` keeps mapped and that belongs to this chunk alone (guaranteed
+// by `CellOwner`); no part is tied to a thread.
 unsafe impl Send for Chunk {}
-// SAFETY: through a shared chunk its packets can only be read.
+// SAFETY: a shared chunk only permits reading its packets.
 unsafe impl Sync for Chunk {}
 
 impl Chunk {
@@ -112,8 +112,8 @@ impl Chunk {
     /// # Safety
     ///
     /// The cells must have been captured from `owner` and checked to lie inside its memory, with
-    /// [`Stamps::record_bytes`] in front of each packet; and where some packets have several cells,
-    /// [`Fragmented::find`](crate::umem::fragments::Fragmented::find) must have been told.
+    /// [`Stamps::record_bytes`] before each packet. If some packets have several cells,
+    /// [`Fragmented::find`](crate::umem::fragments::Fragmented::find) must have been called.
     pub(crate) unsafe fn new(
         list: Box<CellList>,
         owner: Arc<dyn CellOwner>,
@@ -153,7 +153,7 @@ impl Chunk {
         self.list().cells.iter().filter(|cell| cell.address != GONE).count()
     }
 
-    /// Lets a test simulate an engine that loses or doubles cells.
+    /// Lets a test simulate an engine that loses or duplicates cells.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn tamper(&mut self, tamper: impl FnOnce(&mut Vec<Descriptor>)) {
         tamper(&mut self.list.as_mut().expect("a chunk has its list until it is dropped").cells);
@@ -357,7 +357,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub fn wire_len(&self) -> u32 {
         let (len, header_distance) = (self.descriptor.len, self.descriptor.header_distance());
-        // SAFETY: the packet is as it was captured, and is not written to.
+        // SAFETY: the packet is unchanged since it was captured, and is not written to.
         unsafe { self.chunk.origin.stamps.wire_len_of(self.start(), len, header_distance) }
     }
 
@@ -378,7 +378,7 @@ impl<'a> Packet<'a> {
     /// The destination type of the packet (to this host, broadcast, ...); `None` if unknown.
     pub fn packet_type(&self) -> Option<PacketType> {
         match self.chunk.origin.stamps {
-            // SAFETY: as in `wire_len`; the kernel filled what lies between header and packet.
+            // SAFETY: as in `wire_len`; the kernel filled the bytes between header and packet.
             Stamps::Header { .. } => unsafe {
                 records::packet_type(self.header(), self.descriptor.header_distance())
             },
@@ -401,14 +401,14 @@ impl<'a> Packet<'a> {
     }
 
     fn file_record(&self) -> FileRecord {
-        // SAFETY: packets of a file stand behind their records, which are theirs as the packets are.
+        // SAFETY: packets of a file follow their records, which belong to the chunk like the packets.
         unsafe { FileRecord::before(self.start()) }
     }
 
     /// The time of arrival; `None` without timestamps, or if the device provided none.
     #[inline]
     pub fn timestamp(&self) -> Option<Timestamp> {
-        // SAFETY: the packet is as it was captured, and is not written to.
+        // SAFETY: the packet is unchanged since it was captured, and is not written to.
         unsafe { self.chunk.origin.stamps.time_of(self.start(), self.descriptor.header_distance()) }
     }
 }

@@ -1,4 +1,4 @@
-//! The completion ring of one queue: the kernel puts the cells there that it is done with, whichever ring they are of.
+//! The completion ring of one queue: the kernel puts cells there when it has sent them, regardless of their owner.
 
 use crate::kernel_ring::{Consumer, Gauge};
 use crate::sync::{AtomicU64, Mutex, Ordering, lock, try_lock};
@@ -8,7 +8,7 @@ use crate::umem::owners::Owners;
 /// The number of completions taken at a time.
 const COMPLETIONS_AT_ONCE: usize = 64;
 
-/// A completion ring, and how many cells are on their way to it.
+/// A completion ring, and the number of cells that will be completed on it.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     filled: Gauge<u64>,
@@ -17,30 +17,30 @@ pub(crate) struct CompletionRing {
     side: Mutex<Side>,
 }
 
-/// What the lock of the completion ring guards.
+/// The data protected by the lock of the completion ring.
 #[derive(Debug)]
 struct Side {
     /// None once it is closed.
     ring: Option<Consumer<u64>>,
-    /// Completed addresses on their way.
+    /// Completed addresses that are being returned.
     addresses: Vec<u64>,
 }
 
 impl CompletionRing {
-    /// A completion ring that was just made.
+    /// A new completion ring.
     pub(crate) fn new(ring: Consumer<u64>) -> Self {
         let (filled, in_flight) = (ring.gauge(), AtomicU64::new(0));
         let side = Side { ring: Some(ring), addresses: Vec::with_capacity(COMPLETIONS_AT_ONCE) };
         Self { filled, in_flight, side: Mutex::new(side) }
     }
 
-    /// So many cells are about to be put on the tx ring: they may be completed at once.
+    /// Announces cells that are about to be put on the tx ring, because the kernel may complete them at once.
     pub(crate) fn expect(&self, cells: usize) {
         self.in_flight.fetch_add(cells as u64, Ordering::Relaxed);
     }
 
     /// Returns completed cells to their owners, until there are none or another thread is doing so. `false` if the
-    /// kernel reported an impossible cell.
+    /// kernel completed a cell that it did not have.
     pub(crate) fn collect(&self, owners: &Owners) -> bool {
         self.filled.filled() == 0 || self.collect_some(owners)
     }
@@ -73,10 +73,10 @@ impl CompletionRing {
         }
     }
 
-    /// Gives cells back that the kernel will never take off the tx ring, in the order in which they lie there.
+    /// Returns cells that the kernel will never take off the tx ring, in their order on it.
     #[cold]
     pub(crate) fn give_up(&self, cells: &[Descriptor], owners: &Owners) {
-        // The first of them may have been sent and completed, though the tx ring did not show it.
+        // The first of them may have been sent and completed although the tx ring does not show it.
         let in_flight = self.in_flight.load(Ordering::Relaxed) as usize;
         let cells = &cells[cells.len().saturating_sub(in_flight)..];
         self.in_flight.fetch_sub(cells.len() as u64, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl CompletionRing {
         owners.give_back(cells);
     }
 
-    /// Lets go of the ring: what the kernel puts there from now on stays there.
+    /// Releases the ring: cells that the kernel completes from now on stay there.
     pub(crate) fn close(&self) {
         lock(&self.side).ring = None;
     }

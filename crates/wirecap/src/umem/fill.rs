@@ -1,9 +1,9 @@
 //! Recycling: free cells are posted on the fill ring, and the kernel fills them again.
 //!
 //! A thread that drops a chunk posts its cells at once if it gets the lock of the fill ring, which is nearly always
-//! free: then the cells are still warm in that core's cache. Otherwise the list of cells goes into the recycle queue,
-//! and the holder of the lock, or the next capture, posts it. Recycling never waits. If not all cells are to be posted,
-//! the others wait beside the fill ring ([`Supply`]).
+//! free. The cells are then still in that core's cache. Otherwise the list of cells goes into the recycle queue, and
+//! the holder of the lock, or the next capture, posts it. Recycling never waits. If not all cells are posted, the
+//! others are kept on a stack beside the fill ring ([`Supply`]).
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,9 +24,9 @@ use crate::umem::supply::Supply;
 
 /// The kernel behind a pair of rings: a socket, or the simulated one.
 pub(crate) trait Kernel: Send + Sync + fmt::Debug {
-    /// Makes a driver that sleeps look at the rings.
+    /// Wakes a sleeping driver, which then looks at the rings.
     fn wake(&self);
-    /// What the kernel dropped, since the rings were made.
+    /// The packets that the kernel dropped since the rings were created.
     fn drops(&self) -> io::Result<KernelDrops>;
     /// Readable while the rx ring has packets.
     fn pollable(&self) -> Option<BorrowedFd<'_>>;
@@ -36,18 +36,17 @@ pub(crate) trait Kernel: Send + Sync + fmt::Debug {
     fn is_zero_copy(&self) -> bool {
         false
     }
-    /// How many packets a program in the kernel rejected that would have come to the rings; none has without a
-    /// filter.
+    /// Number of packets for these rings that a program in the kernel rejected; 0 without a filter.
     fn filtered(&self) -> u64 {
         0
     }
 }
 
-/// Packets that reached a socket and were not put on its rx ring, since the socket was made.
+/// Packets that reached a socket and were not put on its rx ring, since the socket was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct KernelDrops {
-    /// For lack of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). With zero-copy 0:
-    /// there the kernel counts none.
+    /// For lack of a free cell (`rx_dropped`; `rx_fill_ring_empty_descs` counts the same packets). 0 with zero-copy,
+    /// for which the kernel counts none.
     pub(crate) no_cell: u64,
     /// For lack of room on the rx ring (`rx_ring_full`).
     pub(crate) ring_full: u64,
@@ -67,7 +66,7 @@ impl Add for KernelDrops {
     }
 }
 
-/// The fill ring of one queue, and the cells on their way to it.
+/// The fill ring of one queue, and the cells that return to it.
 #[derive(Debug)]
 pub(crate) struct FillRing {
     pool: Arc<Pool>,
@@ -76,10 +75,10 @@ pub(crate) struct FillRing {
     recycled: RecycleQueue,
 }
 
-/// What the lock of the fill ring guards.
+/// The data protected by the lock of the fill ring.
 #[derive(Debug)]
 struct FillSide {
-    /// None once the capture is closed or the ring broke: cells that come back later have nowhere to go.
+    /// None once the capture is closed or the ring broke: cells that return later are not posted.
     port: Option<Port>,
     /// How the ring broke.
     broken: Option<BrokenRing>,
@@ -88,12 +87,12 @@ struct FillSide {
     spares: Vec<Box<CellList>>,
     /// Lists with room for a whole chunk that are in use.
     lists_out: usize,
-    /// The addresses of free cells that are not posted, the latest last. With room for the whole
-    /// pool, if not all cells are to be posted.
+    /// The addresses of free cells that are not posted, the latest last. It has room for the whole pool if not
+    /// all cells are posted.
     idle: Vec<u64>,
-    /// Cells that have come back, all in all.
+    /// Total number of cells that have returned.
     returned: u64,
-    /// Cells of which it is not known yet where they are.
+    /// Cells whose place is not yet known.
     missing: Option<Missing>,
     starvation: Starvation,
     /// The rx rings on which the filled cells arrive.
@@ -107,7 +106,7 @@ struct Port {
 }
 
 impl FillRing {
-    /// A fill ring that posts of `cells`, which are cells of `pool`, as many as `supply` asks for.
+    /// A fill ring that posts as many of `cells`, which belong to `pool`, as `supply` requires.
     pub(crate) fn new(
         pool: Arc<Pool>,
         cells: impl IntoIterator<Item = u64>,
@@ -149,7 +148,7 @@ impl FillRing {
         lock(&self.side).starvation.know_descriptors(descriptors);
     }
 
-    /// Its cells arrive on the ring that `served` shows, and perhaps on others.
+    /// Adds `served`, a ring on which its cells arrive.
     pub(crate) fn serve(&self, served: Gauge<Descriptor>) {
         lock(&self.side).served.push(served);
     }
@@ -165,31 +164,31 @@ impl FillRing {
         &self.pool
     }
 
-    /// Whether every cell that comes back is posted.
+    /// Whether every returned cell is posted.
     pub(crate) fn posts_all(&self) -> bool {
         self.supply.posts_all()
     }
 
-    /// Where the cells of this ring are, of which there may be `capacity`: `waiting` are on the rx ring, and `taken` were
-    /// ever taken from there.
+    /// The places of this ring's cells, at most `capacity`. `waiting` cells are on the rx ring, and `taken` is the total
+    /// number taken from it.
     pub(crate) fn cells(&self, capacity: u32, waiting: u32, taken: u64) -> Cells {
         let mut side = lock(&self.side);
         let captured = taken.saturating_sub(side.returned).min(capacity.into()) as u32;
         let left = capacity.saturating_sub(waiting).saturating_sub(captured);
-        // A kernel that has all the others may keep some where no ring shows them.
+        // The kernel has all other cells, of which some may be on no ring.
         let posted = if self.supply.posts_all() { left } else { side.level().left.min(left) };
         drop(side);
         self.flush_if_free();
         Cells { posted, waiting, captured, free: left - posted }
     }
 
-    /// Takes free cells of this ring's back that were sent, or were to be.
+    /// Takes back free cells of this ring that were sent, or could not be sent.
     pub(crate) fn take_back(&self, cells: &[Descriptor]) {
         lock(&self.side).bring_back(self, cells);
         self.flush_if_free();
     }
 
-    /// How many packets the kernel can take before the fill ring needs [`tend`](Self::tend).
+    /// Number of packets that the kernel can take before the fill ring needs [`tend`](Self::tend).
     pub(crate) fn posted(&self) -> u32 {
         self.supply.posted
     }
@@ -219,7 +218,7 @@ impl FillRing {
         self.flush_if_free();
     }
 
-    /// Posts the cells that wait in the recycle queue, unless another thread does so.
+    /// Posts the cells in the recycle queue, unless another thread does so.
     pub(crate) fn flush_if_free(&self) {
         loop {
             // Between our push and our try at the lock, and between our unlocking and our look at the
@@ -233,15 +232,15 @@ impl FillRing {
         }
     }
 
-    /// An empty list with room for a chunk of `cells` cells, after posting what waits.
+    /// An empty list with room for a chunk of `cells` cells, after posting the cells in the recycle queue.
     ///
-    /// Lists with room for a whole chunk (M) are kept and used again; there are R of them at most.
-    /// Beyond those, when many part-filled chunks are held, lists are made to measure, so that the
-    /// memory for lists stays in proportion to the pool.
+    /// At most R lists with room for a whole chunk (M) are kept and reused. If more are needed, because many
+    /// partly filled chunks are held, lists are allocated in the exact size, so the memory for lists stays
+    /// proportional to the pool.
     ///
     /// # Errors
     ///
-    /// When the fill ring broke: a holder of cells need not know, so it is told here.
+    /// If the fill ring broke. The error is returned here, because holders of cells need not know.
     pub(crate) fn empty_list(&self, cells: usize) -> Result<Box<CellList>, BrokenRing> {
         let mut side = lock(&self.side);
         side.flush(self);
@@ -256,7 +255,7 @@ impl FillRing {
         });
         if list.cells.capacity() >= geometry.chunk_cells as usize {
             side.lists_out += 1;
-            // Room for it to come back to, so that recycling allocates nothing.
+            // Room for the returning list, so that recycling allocates nothing.
             let coming = side.lists_out;
             side.spares.reserve(coming);
         }
@@ -265,8 +264,8 @@ impl FillRing {
         Ok(list)
     }
 
-    /// Notes that the kernel gave these cells, of whole packets, to us. Debug builds remove the packets
-    /// with cells that it never had to give; returns how many.
+    /// Records that the kernel delivered these cells, which belong to complete packets. Debug builds remove
+    /// packets with cells that the kernel did not have, and return their number.
     pub(crate) fn captured(&self, list: &mut CellList) -> u64 {
         if !CellCheck::ENABLED {
             return 0;
@@ -278,7 +277,7 @@ impl FillRing {
         refused.packets
     }
 
-    /// Plays another thread that holds the fill ring's lock while `act` runs.
+    /// Runs `act` while the fill ring's lock is held, as by another thread.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn while_locked(&self, act: impl FnOnce()) {
         let side = lock(&self.side);
@@ -287,7 +286,7 @@ impl FillRing {
         self.flush_if_free();
     }
 
-    /// How many cells wait in the recycle queue. Only exact while no other thread recycles.
+    /// Number of cells in the recycle queue. Exact only while no other thread recycles.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn queued_cells(&self) -> usize {
         let lists: Vec<_> = self.recycled.take_all().collect();
@@ -296,19 +295,19 @@ impl FillRing {
         cells
     }
 
-    /// How many lists are there to be used again.
+    /// Number of lists kept for reuse.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare_lists(&self) -> usize {
         lock(&self.side).spares.len()
     }
 
-    /// How many free cells are not posted.
+    /// Number of free cells that are not posted.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn idle_cells(&self) -> usize {
         lock(&self.side).idle.len()
     }
 
-    /// Lets go of the fill ring: cells that come back from now on stay out of use.
+    /// Releases the fill ring: cells that return from now on stay unused.
     pub(crate) fn close(&self) {
         let mut side = lock(&self.side);
         side.look_for_starvation();
@@ -317,12 +316,12 @@ impl FillRing {
 }
 
 impl FillRing {
-    /// Goes on with `kernel`, whose rings `remake` puts in the place of those that there are, on an interface that is no
-    /// more: all cells that were posted are posted again. Of the cells, `waiting` are on the rx rings, and `taken` were
-    /// ever taken from there.
+    /// Continues with `kernel` after an interface was removed. `remake` maps its rings in place of the old ones, and all
+    /// posted cells are posted again. `waiting` cells are on the rx rings, and `taken` is the total number taken from
+    /// them.
     ///
-    /// The kernel does not say which cells it had taken from the fill ring and not filled: they are those that are
-    /// nowhere else, which is known when all that are out have come back.
+    /// The kernel does not report which cells it had taken from the fill ring and not filled. They are the cells
+    /// that are in no other place, which is known when all outstanding cells have returned.
     pub(crate) fn move_to(
         &self,
         kernel: Arc<dyn Kernel>,
@@ -355,23 +354,23 @@ impl FillRing {
     }
 }
 
-/// Cells that are out, or were kept by a kernel that had taken them.
+/// Cells that are outstanding, or that the old kernel side had taken and kept.
 #[derive(Debug)]
 struct Missing {
     cells: HashSet<u64>,
-    /// How many of them were kept.
+    /// Number of those that the old kernel side kept.
     kept: usize,
 }
 
 impl FillSide {
     fn level(&mut self) -> Level {
         let Some(port) = &mut self.port else { return Level::default() };
-        // A broken ring shows elsewhere, and is empty here.
+        // A broken ring is reported elsewhere and counts as empty here.
         let left = port.ring.filled().unwrap_or(0);
         Level { taken: port.ring.taken(), left }
     }
 
-    /// A kernel that has counted nothing yet takes cells from now on.
+    /// The new kernel side, whose counts are 0, takes cells from now on.
     fn begin_to_starve(&mut self) {
         let level = self.level();
         self.starvation.begin(level);
@@ -388,13 +387,13 @@ impl FillSide {
         self.starvation.look(before, drops.starved, after, self.received());
     }
 
-    /// How many cells the kernel has put on the rx rings so far, modulo 2^32.
+    /// Number of cells that the kernel has put on the rx rings so far, modulo 2^32.
     fn received(&self) -> Option<u32> {
         let add = |sum: u32, ring: &Gauge<_>| Some(sum.wrapping_add(ring.produced()?));
         self.served.iter().try_fold(0, add).filter(|_| !self.served.is_empty())
     }
 
-    /// Posts cells that the kernel had, and will never fill.
+    /// Posts cells that the kernel had and will never fill.
     fn post_again(&mut self, fill_ring: &FillRing, addresses: &[u64]) {
         let pool = &fill_ring.pool;
         for &address in addresses {
@@ -406,7 +405,7 @@ impl FillSide {
         self.place(fill_ring, &cells);
     }
 
-    /// Posts the cells that a kernel kept, as soon as they are known.
+    /// Posts the cells that the old kernel side kept, as soon as they are known.
     #[cold]
     fn find_missing(&mut self, fill_ring: &FillRing) {
         if let Some(missing) = self.missing.take_if(|missing| missing.cells.len() <= missing.kept) {
@@ -424,7 +423,7 @@ impl FillSide {
     fn take_back(&mut self, fill_ring: &FillRing, mut list: Box<CellList>) {
         self.bring_back(fill_ring, &list.cells);
         let chunk_cells = fill_ring.pool.geometry().chunk_cells as usize;
-        // Other lists may be as large, of a packet that was kept by itself: there is room for those that went out.
+        // Lists of separately kept packets may be as large; there is room for the lists that were handed out.
         if list.cells.capacity() >= chunk_cells && self.spares.len() < self.spares.capacity() {
             list.clear();
             self.lists_out = self.lists_out.saturating_sub(1);
@@ -457,14 +456,14 @@ impl FillSide {
         let wanted = self.wanted(supply) as usize;
         let (posted, others) = cells.split_at(wanted.min(cells.len()));
         self.post(pool, posted, |cell| cell.address & mask);
-        // There is room for all cells; one too many is the double of another one.
+        // There is room for all cells; one too many is a duplicate.
         let room = self.idle.capacity() - self.idle.len();
         self.idle.extend(others.iter().map(|cell| cell.address & mask).take(room));
         self.post_idle(pool, wanted - posted.len());
         self.give_up_excess(fill_ring);
     }
 
-    /// Posts as many of the idle cells here or in the stock as are required.
+    /// Posts as many idle cells, from here or from the stock, as are required.
     fn top_up(&mut self, fill_ring: &FillRing) {
         if fill_ring.supply.posts_all() {
             return;
@@ -478,7 +477,7 @@ impl FillSide {
         self.post_idle(&fill_ring.pool, wanted);
     }
 
-    /// How many cells the fill ring has less than it should.
+    /// Number of cells missing on the fill ring.
     fn wanted(&mut self, supply: &Supply) -> u32 {
         let Some(port) = &mut self.port else { return 0 };
         match port.ring.filled() {
@@ -490,7 +489,7 @@ impl FillSide {
         }
     }
 
-    /// Posts up to `count` idle cells, those that came last.
+    /// Posts up to `count` idle cells, the most recently returned ones first.
     fn post_idle(&mut self, pool: &Pool, count: usize) {
         let left = self.idle.len().saturating_sub(count);
         let mut idle = std::mem::take(&mut self.idle);
@@ -501,7 +500,7 @@ impl FillSide {
 
     /// Gives cells beyond its own share to the stock.
     fn give_up_excess(&mut self, fill_ring: &FillRing) {
-        // While fewer cells than required are posted, none are idle here, so the stock's are added.
+        // While fewer cells than required are posted, none are idle here, so cells of the stock are added.
         if let Some(stock) = &fill_ring.supply.stock
             && self.idle.len() > fill_ring.supply.kept_idle()
         {
@@ -570,8 +569,7 @@ mod model {
         }
     }
 
-    /// A pool of `cells` chunks of one cell each, its kernel's half of the fill ring, and all the
-    /// cells, captured.
+    /// A pool of `cells` chunks of one cell each, the kernel's half of the fill ring, and all cells, captured.
     fn all_captured(cells: u32) -> (Arc<FillRing>, Consumer<u64>, Vec<Box<CellList>>) {
         all_captured_of(cells, None)
     }
@@ -615,7 +613,7 @@ mod model {
         lists.into_iter().map(recycle).collect()
     }
 
-    /// Two threads drop chunks while a third captures: when all are done, every cell is posted, once.
+    /// Two threads drop chunks while a third captures: in the end every cell is posted exactly once.
     #[test]
     fn no_cell_is_left_behind_or_posted_twice() {
         model(|| {
@@ -629,8 +627,8 @@ mod model {
         });
     }
 
-    /// Two threads drop chunks while the keeper looks: every cell is posted or idle, once, and as many are
-    /// posted as should be.
+    /// Two threads drop chunks while the keeper runs: every cell is posted or idle exactly once, and the
+    /// required number is posted.
     #[test]
     fn no_cell_is_lost_between_droppers_and_the_keeper() {
         model(|| {
@@ -647,7 +645,7 @@ mod model {
         });
     }
 
-    /// Three droppers alone: there need not be a capture.
+    /// Three threads drop chunks without a capturing thread.
     #[test]
     fn the_last_dropper_posts_the_remaining_cells() {
         model(|| {

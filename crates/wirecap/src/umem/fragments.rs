@@ -12,17 +12,17 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::sys::xdp::Descriptor;
 
-/// How many packets end in `cells`.
+/// Number of packets that end in `cells`.
 pub(crate) fn packets_in(cells: &[Descriptor]) -> u64 {
     cells.iter().filter(|cell| !cell.is_continued()).count() as u64
 }
 
-/// How many cells at the end of `cells` belong to a packet whose end is not among them.
+/// Number of cells at the end of `cells` that belong to an incomplete packet.
 pub(crate) fn unfinished(cells: &[Descriptor]) -> usize {
     cells.iter().rev().take_while(|cell| cell.is_continued()).count()
 }
 
-/// Whole packets taken out of a list, since some of their cells were bad.
+/// Complete packets that were taken out of a list because some of their cells were bad.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     /// How many.
@@ -33,8 +33,8 @@ pub(crate) struct Refused {
     pub(crate) bad: Vec<Descriptor>,
 }
 
-/// Takes every packet with a bad cell out of `cells`, which hold whole packets. `is_bad` is asked about
-/// each cell, and told whether a packet begins in it.
+/// Takes every packet with a bad cell out of `cells`, which contain complete packets. `is_bad` gets each cell,
+/// and whether a packet begins in it.
 pub(crate) fn refuse(
     cells: &mut Vec<Descriptor>,
     mut is_bad: impl FnMut(&Descriptor, bool) -> bool,
@@ -67,25 +67,25 @@ pub(crate) fn refuse(
     refused
 }
 
-/// Information about the packets in a list of cells if some have several. Empty if each cell is a packet, as it nearly
-/// always is.
+/// Information about the packets in a list of cells if some packets have several cells. Empty if each cell is a
+/// packet, which is nearly always the case.
 #[derive(Debug, Default)]
 pub(crate) struct Fragmented {
-    /// The packets, each described by its first cell's address and the length of the whole. Those that
-    /// must be put together name their [chain](Descriptor::chain).
+    /// The packets, each described by its first cell's address and the length of the whole. Packets that must
+    /// be assembled have the number of their [chain](Descriptor::chain).
     packets: Vec<Descriptor>,
     chains: Vec<Chain>,
     assembly: Assembly,
 }
 
-/// The cells of one packet, and where it is put together.
+/// The cells of one packet, and the place where it is assembled.
 #[derive(Debug)]
 struct Chain {
     cells: Range<usize>,
     start: usize,
 }
 
-/// Where packets are put together: filled at the first use, kept for the next chunk.
+/// Memory in which packets are assembled: filled at the first use, kept for the next chunk.
 #[derive(Debug, Default)]
 struct Assembly {
     filled: OnceLock<Vec<u8>>,
@@ -98,8 +98,8 @@ impl Fragmented {
         &self.packets
     }
 
-    /// Finds the packets in `cells`, whole ones only, of which `snap_len` bytes each are wanted: what
-    /// lies in the first cell as far as it is wanted needs no putting together.
+    /// Finds the packets in `cells`, all of them complete. A packet whose first `snap_len` bytes are in its
+    /// first cell need not be assembled.
     pub(crate) fn find(&mut self, cells: &[Descriptor], snap_len: u32) {
         let mut start = 0;
         let mut begin = 0;
@@ -117,7 +117,7 @@ impl Fragmented {
         }
     }
 
-    /// Forgets the packets, and keeps the memory.
+    /// Removes the packets and keeps the memory.
     pub(crate) fn clear(&mut self) {
         self.packets.clear();
         self.chains.clear();
@@ -134,8 +134,8 @@ impl Fragmented {
         &cells[self.chain(packet).cells.clone()]
     }
 
-    /// The first `len` bytes of `packet`, which lies in several cells, in one piece. `fill` appends such
-    /// bytes of all such packets, in their order; it is called once for a chunk.
+    /// The first `len` bytes of `packet`, which has several cells, in one piece. `fill` appends these bytes of
+    /// all such packets, in their order; it is called once per chunk.
     pub(crate) fn in_one_piece(
         &self,
         packet: &Descriptor,
@@ -162,7 +162,7 @@ impl Fragmented {
 mod tests {
     use super::*;
 
-    /// Cells of these lengths; the negative ones are continued.
+    /// Cells of these lengths; a packet continues after a negative one.
     fn cells(lens: &[i32]) -> Vec<Descriptor> {
         let cell = |(index, len): (usize, &i32)| Descriptor {
             address: index as u64 * 4096,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_are_refused_as_a_whole() {
+    fn packets_are_rejected_completely() {
         let mut list = cells(&[1, -2, -3, 4, 5, -6, 7, -8, 9]);
         let mut begins = Vec::new();
         let refused = refuse(&mut list, |cell, begin| {

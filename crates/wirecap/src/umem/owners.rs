@@ -1,5 +1,5 @@
-//! Where the cells of a capture that forwards belong: each ring has its own part of the one pool, and the rest is for
-//! new packets.
+//! The owners of the cells of a forwarding capture: each ring has a part of the common pool, and the rest is for new
+//! packets.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::umem::pool::Pool;
 #[derive(Debug)]
 pub(crate) struct Owners {
     pool: Arc<Pool>,
-    /// Bytes in front of a new packet.
+    /// Bytes before a new packet.
     headroom: u32,
     /// Bytes of the part of each ring.
     ring_bytes: u64,
@@ -23,7 +23,8 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Of `rings` each has the next `ring_cells` cells of `pool`. New packets have `headroom` bytes in front.
+    /// Each of `rings` gets the next `ring_cells` cells of `pool`. New packets have `headroom` bytes before
+    /// them.
     pub(crate) fn new(pool: Arc<Pool>, headroom: u32, ring_cells: u32, rings: Vec<Arc<FillRing>>) -> Self {
         let taken = ring_cells as usize * rings.len();
         let new: Vec<u64> = pool.cell_addresses().skip(taken).collect();
@@ -46,7 +47,7 @@ impl Owners {
         Descriptor { address: address + u64::from(self.headroom), len, options: 0 }
     }
 
-    /// Gives free cells back to where they belong, whatever packets they held.
+    /// Returns free cells to their owners.
     pub(crate) fn give_back(&self, cells: &[Descriptor]) {
         let mut rest = cells;
         while let Some(first) = rest.first() {
@@ -71,7 +72,7 @@ impl Owners {
         let address = address & self.pool.cell_mask();
         self.pool.check().come_back(self.pool.index_of(address));
         let mut new = lock(&self.new);
-        // There is room for all cells; one too many is the double of another one.
+        // There is room for all cells; one too many is a duplicate.
         if new.len() < new.capacity() {
             new.push(address);
         }
@@ -84,12 +85,12 @@ impl Owners {
         to.extend(new.drain(left..));
     }
 
-    /// Takes cells for new packets back that were not used.
+    /// Takes back unused cells for new packets.
     pub(crate) fn put_new(&self, addresses: &mut Vec<u64>) {
         lock(&self.new).append(addresses);
     }
 
-    /// How many cells for new packets are free.
+    /// Number of free cells for new packets.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn new_cells(&self) -> usize {
         lock(&self.new).len()

@@ -20,7 +20,7 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// R x M: how many packets a pool can hold.
+    /// R x M: the number of packets that a pool can hold.
     pub fn cells(&self) -> u32 {
         self.chunks * self.chunk_cells
     }
@@ -31,7 +31,7 @@ impl Geometry {
     }
 }
 
-/// Where the cells of a ring's pool are: a snapshot.
+/// The places of the cells of a ring's pool: a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Cells {
@@ -41,7 +41,7 @@ pub struct Cells {
     pub waiting: u32,
     /// In chunks that were captured and not recycled yet, or on a port's tx ring.
     pub captured: u32,
-    /// Held back from the kernel, where not all cells are posted.
+    /// Free and not posted, if not all cells are posted.
     pub free: u32,
 }
 
@@ -54,14 +54,14 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Maps the cells, which this number of threads clear.
+    /// Maps the cells; this number of threads clear them.
     pub(crate) fn new(geometry: Geometry, threads: usize) -> io::Result<Self> {
         let memory = Memory::map(geometry.pool_bytes())?;
         memory.populate(threads);
         Ok(Self::of(memory, geometry))
     }
 
-    /// Takes the cells from the heap: for a kernel that is simulated.
+    /// Allocates the cells on the heap, for a simulated kernel.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn on_heap(geometry: Geometry) -> Self {
         Self::of(Memory::on_heap(geometry.pool_bytes()), geometry)
@@ -80,7 +80,7 @@ impl Pool {
         &self.memory
     }
 
-    /// What debug builds know of each cell.
+    /// The place of each cell, in debug builds.
     pub(crate) fn check(&self) -> &CellCheck {
         &self.check
     }
@@ -95,7 +95,7 @@ impl Pool {
         (0..u64::from(self.geometry.cells())).map(move |index| index * bytes)
     }
 
-    /// The mask that turns an address into that of its cell.
+    /// The mask that converts an address to the address of its cell.
     pub(crate) fn cell_mask(&self) -> u64 {
         !u64::from(self.geometry.cell_bytes - 1)
     }
@@ -106,15 +106,15 @@ impl Pool {
         if !self.holds(cell, 0) {
             return &[];
         }
-        // SAFETY: they lie in the pool, and the thread that put the cell on a tx ring does not touch it until it comes back.
+        // SAFETY: they are in the pool, and the thread that put the cell on a tx ring does not access it until it returns.
         unsafe {
             let start = self.memory.base().add(cell.address as usize);
             std::slice::from_raw_parts(start.as_ptr(), cell.len as usize)
         }
     }
 
-    /// Fetches the bytes of `cells` into this core's cache. A thread that reads one after the other waits for each that
-    /// another core received, or that is in no cache; the fetches go on side by side.
+    /// Prefetches the bytes of `cells` into this core's cache. A thread that reads cells one by one waits for each cell
+    /// that another core received or that is in no cache; the prefetches run in parallel.
     pub(crate) fn fetch(&self, cells: &[Descriptor]) {
         for cell in cells {
             let end = cell.address + u64::from(cell.len);
@@ -124,23 +124,24 @@ impl Pool {
         }
     }
 
-    /// The number of the cell that `address` lies in.
+    /// The number of the cell that contains `address`.
     pub(crate) fn index_of(&self, address: u64) -> usize {
         (address / u64::from(self.geometry.cell_bytes)) as usize
     }
 
-    /// Whether the kernel, which says that it has sent what lay at `address`, had that cell to send, as far as is known.
+    /// Whether the kernel, which reports that it has sent the packet at `address`, had that cell to send; only debug
+    /// builds know.
     pub(crate) fn complete(&self, address: u64) -> bool {
         self.contains(address) && self.check.complete(self.index_of(address))
     }
 
-    /// Whether `address` lies in one of the pool's cells.
+    /// Whether `address` is in one of the pool's cells.
     pub(crate) fn contains(&self, address: u64) -> bool {
         address < self.geometry.pool_bytes() as u64
     }
 
-    /// Whether what the kernel wrote can be a packet, or one cell of it: inside the pool, within one
-    /// cell, and with `room` bytes in front of it.
+    /// Whether a descriptor from the kernel is valid for a packet or one cell of it: inside the pool, within
+    /// one cell, and with `room` bytes before it.
     pub(crate) fn holds(&self, descriptor: &Descriptor, room: u32) -> bool {
         let offset = descriptor.address & u64::from(self.geometry.cell_bytes - 1);
         let end = offset + u64::from(descriptor.len);
@@ -152,25 +153,25 @@ impl Pool {
     /// The bytes of `cells` if the pool [`holds`](Self::holds) each of them, and each is a packet by
     /// itself, without options; `None` also if one has no bytes.
     ///
-    /// The same as asking one by one, in half of the instructions: without branches or
-    /// comparisons, so that the compiler takes several at once.
+    /// The same as checking one by one, in half of the instructions: it has no branches or comparisons, so the
+    /// compiler can vectorise it.
     pub(crate) fn bytes_of_plain(&self, cells: &[Descriptor], room: u32) -> Option<u64> {
         let (mut spread, mut signs, mut seen, mut bytes) = (0, 0, 0, 0_u64);
         for &Descriptor { address, len, options } in cells {
             let len_and_options = u64::from(len) | u64::from(options) << 32;
             let start = address.wrapping_sub(room.into());
-            // The bits in which the first byte of the room and the last byte of the packet differ: none
-            // above those of a cell's size where both lie in one cell. Options are a length beyond that.
+            // The bits in which the first byte of the room and the last byte of the packet differ: if both are
+            // in one cell, none above those of a cell's size. Options look like a longer length.
             let last = len_and_options.wrapping_sub(1);
             spread |= start ^ address.wrapping_add(last);
-            // The top bit is set where the room begins before the pool, by a packet of no bytes, which has
-            // no last one, and by the highest option.
+            // The top bit is set if the room begins before the pool, by an empty packet, which has no last
+            // byte, and by the highest option.
             signs |= start | last;
             seen |= address;
             bytes = bytes.wrapping_add(len_and_options);
         }
-        // No address exceeds what all of them add up to, bit by bit; that lies in the pool, too, unless
-        // the pool's size is no power of two.
+        // No address exceeds the bitwise OR of all of them. That is in the pool as well, unless the pool's size
+        // is not a power of two.
         let in_pool = self.contains(seen) || cells.iter().all(|cell| self.contains(cell.address));
         let in_cells = spread < u64::from(self.geometry.cell_bytes) && signs >> 63 == 0;
         (in_pool && in_cells).then_some(bytes)
@@ -185,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_quick_look_at_many_cells_agrees_with_the_one_at_each() {
+    fn the_check_of_many_cells_agrees_with_the_check_of_each() {
         let pool = Pool::on_heap(Geometry { chunk_cells: 3, chunks: 1, cell_bytes: 2048 });
         let addresses = [0, 7, 8, 2047, 2048, 4096 + 256, 6143, 6144, 1 << 32, 1 << 63, u64::MAX];
         let lens = [0, 1, 1792, 1793, 2040, 2041, 2048, 2049, 1 << 31, u32::MAX];

@@ -1,6 +1,6 @@
-//! Cells read in place, for the only reader of a ring; as [`packet::reader`](crate::packet::reader) reads blocks, and for the
-//! same reason: a chunk may outlive its capture and go to another thread, and costs a reader that needs neither, and wakes for
-//! a few packets, a wake-up's worth of cold code and data.
+//! Cells read in place, for the only reader of a ring; like [`packet::reader`](crate::packet::reader) for blocks, and for the
+//! same reason: a chunk may outlive its capture and move to another thread. A reader that needs neither, and wakes up for a
+//! few packets, would pay for this with cold code and data at each wake-up.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,7 @@ use crate::umem::rx::RxRing;
 /// The result of looking for packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextBlock {
-    /// So many packets, which are in hand from now on.
+    /// This many packets, which the reader now holds.
     Packets(u32),
     /// Nothing yet.
     Nothing,
@@ -35,14 +35,14 @@ pub struct CellReader {
 impl CellReader {
     /// A reader of this ring, if all its cells are its own and posted.
     pub(crate) fn new(ring: Arc<RxRing>) -> Option<Self> {
-        // One more at a time than a chunk has: what is fetched ahead.
+        // One entry more than a chunk has, for prefetching.
         let room = ring.chunk_cells() as usize + heads::PACKETS_AHEAD;
         let list = CellList::with_capacity(room);
         ring.posts_all().then_some(Self { ring, list, ahead_of_utc_nanos: 0 })
     }
 
-    /// Takes the next packets, if some wait. The rest of the current ones is lost to the reader;
-    /// [`put_back`](Self::put_back) returns it to the worker instead.
+    /// Takes the next packets, if some wait. The reader loses the rest of the current ones;
+    /// [`put_back`](Self::put_back) returns them to the worker instead.
     #[inline]
     pub fn open_next(&mut self) -> NextBlock {
         self.put_back(u32::MAX);
@@ -56,27 +56,27 @@ impl CellReader {
         }
     }
 
-    /// How many packets are in hand, those that were read included.
+    /// Number of held packets, including read ones.
     #[inline]
     pub fn len(&self) -> u32 {
         self.list.cells.len() as u32
     }
 
-    /// Whether none are in hand.
+    /// Whether it holds no packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.list.cells.is_empty()
     }
 
-    /// Calls `each` with the packets at the places in `range` of those in hand, counted from 0. Returns where it stopped:
-    /// before the end of the range if there are fewer.
+    /// Calls `each` with the held packets at the indices in `range`. Returns the index at which it stopped, which is less
+    /// than the end of the range if there are fewer packets.
     #[inline]
     pub fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32 {
         let end = range.end.min(self.len());
         let range = range.start.min(end) as usize..end as usize;
         let (base, snap_len) = (self.ring.base(), self.ring.identity().snap_len);
-        // SAFETY: the ring's pool stays mapped as long as the ring; these packets were found to lie in it in one piece each,
-        // with a time in front, and nothing writes to them until they are put back, for which `each` has no means.
+        // SAFETY: the ring's pool stays mapped as long as the ring; each of these packets was checked to be in it in one
+        // piece, after a timestamp. No thread writes to them until they are put back, which `each` cannot do.
         unsafe {
             heads::each_by_program(base, &self.list.cells, range, snap_len, self.ahead_of_utc_nanos, each);
         }

@@ -18,11 +18,11 @@ pub(crate) struct CellList {
     pub(crate) cells: Vec<Descriptor>,
     /// Bytes of the packets in them, as they were on the wire.
     pub(crate) wire_bytes: u64,
-    /// How many cells waited behind them, if the ring told.
+    /// Number of cells that waited behind them, if the ring reported it.
     pub(crate) left_behind: Option<u32>,
-    /// The packets in them, when some have several.
+    /// The packets in them, if some packets have several cells.
     pub(crate) fragmented: Fragmented,
-    /// The list below this one while it lies in a recycle queue.
+    /// The list below this one while it is in a recycle queue.
     next: *mut CellList,
 }
 
@@ -52,7 +52,7 @@ impl CellList {
     }
 }
 
-/// Lists of cells on their way back to their pool.
+/// Lists of cells that return to their pool.
 #[derive(Debug)]
 pub(crate) struct RecycleQueue {
     top: AtomicPtr<CellList>,
@@ -96,7 +96,7 @@ impl Drop for RecycleQueue {
     }
 }
 
-/// A place for one list that is not needed at the moment, so that the next chunk allocates none.
+/// A place for one unused list, so that the next chunk allocates none.
 #[derive(Debug)]
 pub(crate) struct Spare {
     list: AtomicPtr<CellList>,
@@ -107,7 +107,7 @@ impl Spare {
         Self { list: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// An empty list with room for `capacity` cells: the one that was put here, if it has.
+    /// An empty list with room for `capacity` cells: the stored one, if it is large enough.
     pub(crate) fn list(&self, capacity: usize) -> Box<CellList> {
         match self.exchange(ptr::null_mut()) {
             Some(list) if list.cells.capacity() >= capacity => list,
@@ -124,7 +124,7 @@ impl Spare {
     fn exchange(&self, list: *mut CellList) -> Option<Box<CellList>> {
         // A thread that takes a list sees the writes before it was stored.
         let list = self.list.swap(list, Ordering::AcqRel);
-        // SAFETY: what is here came from `Box::into_raw` in `put`, and is taken out once.
+        // SAFETY: the stored pointer came from `Box::into_raw` in `put`, and is taken out once.
         (!list.is_null()).then(|| unsafe { Box::from_raw(list) })
     }
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn every_list_comes_back_once() {
+    fn every_list_returns_once() {
         let queue = RecycleQueue::new();
         assert!(queue.is_empty());
         for address in 0..3 {
@@ -227,7 +227,7 @@ mod model {
     use crate::sync::model;
 
     #[test]
-    fn every_list_comes_back_once() {
+    fn every_list_returns_once() {
         model(|| {
             let queue = Arc::new(RecycleQueue::new());
             let pushers = [1u64, 2].map(|address| {

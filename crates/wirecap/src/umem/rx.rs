@@ -27,7 +27,7 @@ use crate::umem::fragments::{self, refuse, unfinished};
 use crate::umem::pool::{Cells, Pool};
 use crate::umem::recycle::CellList;
 
-/// Where the program puts times, and how to read them.
+/// Source of timestamps: where the program writes them, and how to read them.
 pub(crate) trait StampSource: Send + Sync + fmt::Debug {
     /// How to read the timestamps of packets captured now.
     fn stamps(&self) -> Stamps;
@@ -42,9 +42,9 @@ pub(crate) struct RxRing {
     fill_ring: Arc<FillRing>,
     stamps: Arc<dyn StampSource>,
     filled: Gauge<Descriptor>,
-    /// Filled cells of a packet at the head of the rx ring that was not all there at the last look.
+    /// Filled cells of a packet at the head of the rx ring that was incomplete at the last look.
     unfinished: AtomicU32,
-    /// Filled cells of a ring that was in the place of this one.
+    /// Filled cells left from the previous ring, which this one replaced.
     kept: AtomicU32,
     published: Published,
     rx: Mutex<RxSide>,
@@ -55,9 +55,9 @@ pub(crate) struct RxRing {
 #[derive(Debug)]
 struct Published {
     delivered: atomic::AtomicU64,
-    /// With what the kernel had dropped on rings that were in the place of this one.
+    /// Including drops of the previous rings, which this one replaced.
     other: atomic::AtomicU64,
-    /// None once the ring is closed; only the close writes it.
+    /// None once the ring is closed; only closing writes it.
     kernel: RwLock<Option<Arc<dyn Kernel>>>,
 }
 
@@ -69,40 +69,40 @@ impl Published {
     }
 }
 
-/// What the lock of the rx ring guards.
+/// The data protected by the lock of the rx ring.
 #[derive(Debug)]
 struct RxSide {
     /// None once the ring is closed.
     open: Option<OpenRx>,
     handed_out: HandedOut,
-    /// Whole packets that were left on the ring which was in the place of this one: they come first.
+    /// Complete packets left on the previous ring: they are delivered first.
     kept: VecDeque<Descriptor>,
-    /// Cells that were taken from the ring, all in all.
+    /// Total number of cells taken from the ring.
     cells_taken: u64,
-    /// The packet at the head of the rx ring has more cells than a chunk; those seen were posted again.
+    /// The packet at the head of the rx ring has more cells than a chunk; its cells so far were posted again.
     overlong: bool,
-    /// Packets that cannot be, or do not fit a chunk, and those left behind at the close.
+    /// Invalid packets, packets that do not fit a chunk, and packets left at the close.
     other: u64,
-    /// Packets that are longer by their own header than by the driver's length.
+    /// Packets whose own header states a greater length than the driver.
     cut: u64,
-    /// What the kernel had dropped at the close, and on rings that were in the place of this one.
+    /// Packets that the kernel had dropped until the close, and on previous rings.
     drops: KernelDrops,
-    /// What the kernel had rejected at the close.
+    /// Packets that the kernel had rejected until the close.
     filtered: u64,
     sieve: Sieve,
 }
 
-/// Rounds of filtering without an accepted packet, before the caller gets nothing.
+/// Maximum number of filtering rounds without an accepted packet before the caller gets no chunk.
 const VAIN_ROUNDS_MAX: u32 = 64;
 
-/// How a worker captures from the ring of another.
+/// The conditions under which a worker captures from the ring of another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Help {
     /// No packets are taken if at most this many wait.
     pub(crate) limit: u32,
     /// The maximum number of packets taken; a chunk has at most M.
     pub(crate) most: u32,
-    /// The ring's worker is stuck or gone: the account tells such chunks apart.
+    /// The ring's worker is stuck or gone; such chunks are counted separately.
     pub(crate) abandoned: bool,
 }
 
@@ -120,7 +120,7 @@ impl OpenRx {
     }
 }
 
-/// What the cells of a chunk are.
+/// The properties of a chunk's cells.
 #[derive(Debug)]
 struct Checked {
     bytes: u64,
@@ -146,8 +146,8 @@ unsafe impl CellOwner for FillRing {
 }
 
 impl RxRing {
-    /// A ring over our half of an rx ring that was just made, whose cells come from `fill_ring`: from a pool
-    /// of its own, or from one that it shares with other rings. It is to hold `capacity` packets.
+    /// A ring over the application's half of a new rx ring. Its cells come from `fill_ring`, whose pool may be
+    /// shared with other rings. It holds `capacity` packets.
     pub(crate) fn new(
         identity: RingIdentity,
         capacity: u32,
@@ -180,15 +180,16 @@ impl RxRing {
         Self { identity, capacity, fill_ring, stamps, filled, unfinished, kept, published, rx }
     }
 
-    /// From now on `filter` looks at everything that is captured, until [`settle`](Self::settle).
+    /// From now on `filter` checks all captured packets, until [`settle`](Self::settle).
     pub(crate) fn begin_change(&self, filter: UserFilter) {
         lock(&self.rx).sieve.begin_change(filter);
     }
 
-    /// What arrives from now on was filtered by the kernel as far as it could: user space looks at it by `check`.
+    /// Packets that arrive from now on were filtered by the kernel as far as possible; user space applies `check`
+    /// to them.
     pub(crate) fn settle(&self, check: Check) {
         let mut side = lock(&self.rx);
-        // A ring whose indices cannot be has nothing that can be delivered.
+        // A ring with invalid indices has no packets that can be delivered.
         let waiting = side.open.as_mut().map_or(0, |open| open.ring.available().unwrap_or(0));
         let kept = side.kept.len() as u64;
         side.sieve.settle(check, kept + u64::from(waiting));
@@ -198,7 +199,7 @@ impl RxRing {
         self.fill_ring.pool()
     }
 
-    /// How many cells on the rx ring are filled: also those of a packet that is not all there.
+    /// Number of filled cells on the rx ring, including those of an incomplete packet.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn filled_cells(&self) -> u32 {
         self.filled.filled()
@@ -208,7 +209,8 @@ impl RxRing {
         &self.fill_ring
     }
 
-    /// The next chunk, if there is one. Otherwise `unwanted` says whether there were packets, all of them unwanted.
+    /// The next chunk, if there is one. Otherwise `unwanted` states whether there were packets, all of which were
+    /// rejected.
     fn capture_from(
         &self,
         mut guard: MutexGuard<'_, RxSide>,
@@ -243,7 +245,7 @@ impl RxRing {
             Ok(())
         };
         side.cells_taken += list.cells.len() as u64;
-        // Whatever happened, nothing that cannot be stays in the list.
+        // In any case no invalid entry stays in the list.
         let checked = whole.and(self.check(&mut list, stamps, &mut side.other));
         side.other += self.fill_ring.captured(&mut list);
         let is_zero_copy = side.open.as_ref().is_some_and(|open| open.is_zero_copy);
@@ -274,15 +276,15 @@ impl RxRing {
         self.published.publish(side);
         drop(guard);
         let owner: Arc<dyn CellOwner> = self.fill_ring.clone();
-        // SAFETY: the kernel gave these cells to us, from this pool, and `check` looked at each.
+        // SAFETY: the kernel delivered these cells, from this pool, and `check` checked each of them.
         let chunk =
             unsafe { Chunk::new(list, owner, Arc::clone(&self.identity), stamps, sequence, help.is_some()) };
         Ok(Some(chunk))
     }
 
-    /// Releases the cells of `list`, which were just taken from the rx ring, but for those at the end
-    /// whose packet is not all among them: it is for the next chunk. A packet that has more cells than a
-    /// chunk can hold is taken out, and counted.
+    /// Releases the cells of `list`, which were just taken from the rx ring, except cells of an incomplete
+    /// packet at the end, which the next chunk gets. A packet that has more cells than a chunk can hold is
+    /// taken out and counted.
     #[cold]
     fn keep_packets_whole(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
         let open = side.open.as_mut().expect("cells were just taken from it");
@@ -303,16 +305,16 @@ impl RxRing {
         list.cells.truncate(list.cells.len() - unfinished);
         open.ring.put_back(unfinished as u32);
         open.ring.release();
-        // Only a packet at the head of the ring waits for its end; behind others it waits for its turn.
+        // Only a packet at the head of the ring waits for its end; after other packets it waits for its turn.
         let waiting_for_its_end = if list.cells.is_empty() { unfinished } else { 0 };
         self.unfinished.store(waiting_for_its_end as u32, Ordering::Relaxed);
         side.cells_taken += unwanted.len() as u64;
         self.post_again(unwanted)
     }
 
-    /// Removes from `list` the packets that cannot be, counting them in `other`, and looks at what the
-    /// rest is. A cell with a bad length is posted again; an address outside the pool means that a cell
-    /// is lost, and the ring with it.
+    /// Removes invalid packets from `list`, counts them in `other`, and determines the properties of the rest.
+    /// A cell with a bad length is posted again; an address outside the pool means that a cell is lost, and
+    /// breaks the ring.
     fn check(&self, list: &mut CellList, stamps: Stamps, other: &mut u64) -> Result<Checked, CaptureError> {
         let (pool, room) = (self.pool(), stamps.record_bytes());
         if let Some(bytes) = pool.bytes_of_plain(&list.cells, room) {
@@ -344,19 +346,19 @@ impl RxRing {
         }
     }
 
-    /// How many packets are left on `ring` that are wanted; one that was counted already may end there.
+    /// Number of matching packets left on `ring`; a packet that was already counted may end there.
     fn packets_left(&self, ring: &mut Consumer<Descriptor>, side: &mut RxSide) -> u64 {
         let mut cells: Vec<Descriptor> = side.kept.drain(..).collect();
         let kept = cells.len();
         self.kept.store(0, Ordering::Relaxed);
-        // A ring whose indices cannot be has nothing that can be counted.
+        // A ring with invalid indices has no packets that can be counted.
         let _ = ring.take_into(&mut cells, usize::MAX);
         let ends_there = side.overlong && cells.len() > kept;
         let left = packets_in(&cells) - u64::from(ends_there);
         if side.sieve.is_idle() { left } else { left - self.unwanted_in(&cells, side) }
     }
 
-    /// Takes packets into `list`, which is empty, that were left on a ring that is no more.
+    /// Takes packets that were left on the previous ring into `list`, which is empty.
     #[cold]
     fn take_kept(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
         let chunk_cells = self.pool().geometry().chunk_cells as usize;
@@ -376,8 +378,8 @@ impl RxRing {
         self.post_again(unwanted)
     }
 
-    /// Goes on with `kernel`, whose rx ring `remake` puts in the place of the one that there is: no more packets come to
-    /// that one. What is left on it comes first.
+    /// Continues with `kernel`, whose rx ring `remake` maps in place of the current one, which gets no more packets.
+    /// Packets left on it are delivered first.
     pub(crate) fn move_to(
         &self,
         kernel: Arc<dyn Kernel>,
@@ -395,7 +397,7 @@ impl RxRing {
             let ended = cells.iter().position(|cell| !cell.is_continued());
             unwanted.extend(cells.drain(..ended.map_or(cells.len(), |end| end + 1)));
         }
-        // The end of a packet that was not all there will never come.
+        // The end of an incomplete packet will never arrive.
         let cut = cells.len() - unfinished(&cells);
         side.other += u64::from(cut < cells.len());
         unwanted.extend(cells.drain(cut..));
@@ -417,14 +419,14 @@ impl RxRing {
         remade
     }
 
-    /// Asks the kernel behind it again how it receives, which is known when its queue is bound.
+    /// Queries the kernel again for its receive mode, which is known when the queue is bound.
     pub(crate) fn learn_rung(&self) {
         if let Some(open) = &mut lock(&self.rx).open {
             open.is_zero_copy = open.kernel.is_zero_copy();
         }
     }
 
-    /// Holds the ring: nothing is captured from it until this is dropped.
+    /// Holds the ring: no packets are captured from it until the value is dropped.
     pub(crate) fn hold(&self) -> Held<'_> {
         Held(lock(&self.rx))
     }
@@ -497,15 +499,14 @@ impl RxRing {
     }
 
     pub(crate) fn arrived(&self) -> u64 {
-        // Under the lock, so that nothing is on its way from the one to the other. A packet that is not all there
-        // has arrived, too.
+        // Under the lock, so that no packet is moving between the two. An incomplete packet counts as arrived.
         let side = lock(&self.rx);
         side.handed_out.packets + side.kept.len() as u64 + u64::from(self.filled.filled())
     }
 
-    /// What became of its packets so far, without a lock or memory.
+    /// The account of its packets so far, without a lock or an allocation.
     pub(crate) fn tally(&self) -> Tally {
-        // Where the close holds it, the counters have all there is to know, or soon will.
+        // If the close holds it, the counters are complete, or soon will be.
         let kernel = self.published.kernel.try_read().ok();
         let kernel = kernel.as_ref().and_then(|kernel| kernel.as_ref());
         let drops = kernel.and_then(|kernel| kernel.drops().ok()).unwrap_or_default();
@@ -555,28 +556,28 @@ impl RxRing {
             self.published.other.store(dropped, Ordering::Relaxed);
             *self.published.kernel.write().unwrap_or_else(PoisonError::into_inner) = None;
         }
-        // While the rx ring is there: its last look at the fill ring counts what has arrived.
+        // While the rx ring exists: the last look at the fill ring counts the arrived cells.
         self.fill_ring.close();
         drop(closed);
     }
 }
 
-/// A ring that nothing is captured from.
+/// A ring from which nothing is captured while the value exists.
 pub(crate) struct Held<'a>(MutexGuard<'a, RxSide>);
 
 impl Held<'_> {
-    /// The addresses of cells that wait from a ring which was in the place of this one.
+    /// The addresses of cells that wait from the previous ring.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = u64> {
         self.0.kept.iter().map(|cell| cell.address)
     }
 
-    /// How many cells were ever taken.
+    /// Total number of cells taken.
     pub(crate) fn taken(&self) -> u64 {
         self.0.cells_taken
     }
 }
 
-/// What the packets in `list` are, one by one.
+/// The properties of the packets in `list`.
 fn total(list: &CellList) -> Checked {
     Checked {
         bytes: list.cells.iter().map(|cell| u64::from(cell.len)).sum(),
@@ -584,7 +585,7 @@ fn total(list: &CellList) -> Checked {
     }
 }
 
-/// How many packets `cells` hold, the last one perhaps without its end.
+/// Number of packets in `cells`; the last one may be incomplete.
 fn packets_in(cells: &[Descriptor]) -> u64 {
     fragments::packets_in(cells) + u64::from(unfinished(cells) > 0)
 }

@@ -1,6 +1,6 @@
-//! How often a driver that receives without a copy looked for a cell in vain.
+//! The number of times that a zero-copy driver found no cell.
 
-/// What was on a fill ring at one moment.
+/// The state of a fill ring at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Level {
     /// Cells that the kernel has taken from it so far, modulo 2^32.
@@ -9,25 +9,26 @@ pub(crate) struct Level {
     pub(crate) left: u32,
 }
 
-/// So many packets a driver receives at most before it hands them over (`NAPI_POLL_WEIGHT`).
+/// Maximum number of packets that a driver receives before it hands them over (`NAPI_POLL_WEIGHT`).
 const NAPI_BUDGET: u32 = 64;
 
-/// Tells the driver's vain looks from those that the kernel only counts as such.
+/// Distinguishes requests for which there was no cell from requests that the kernel only counts as such.
 ///
-/// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver asks for no cells at all, as virtio_net does
-/// when it refills a queue that is full. So a look is vain only if the fill ring may have been empty. Between two moments
-/// it never was if the kernel took fewer cells in between than were there at the first. What it has taken it publishes only
-/// when packets come. Two bounds hold for what it has taken unseen: it fits the device's ring; and all that it has ever
-/// taken fits the device's ring beside what has arrived on the rx rings and one batch on its way there.
+/// The kernel's counter (`rx_fill_ring_empty_descs`) also grows when a driver requests no cells at all, as virtio_net does
+/// when it refills a full queue. So a request counts only if the fill ring may have been empty. Between two moments it was
+/// never empty if the kernel took fewer cells in between than were there at the first moment. The kernel publishes the
+/// cells that it has taken only when packets arrive. Two bounds limit the cells that it has taken and not published: they
+/// fit the device's ring; and all cells that it has ever taken fit the device's ring, the packets that have arrived on the
+/// rx rings, and one batch between them.
 #[derive(Debug)]
 pub(crate) struct Starvation {
-    /// The descriptors of the device's ring; if they are not known every look is vain.
+    /// Number of descriptors of the device's ring; if it is unknown, every request counts.
     descriptors: u32,
-    /// Looks while the ring may have been empty.
+    /// Requests while the ring may have been empty.
     vain: u64,
-    /// What the kernel had counted.
+    /// The kernel's count at the last query.
     counted: u64,
-    /// What was on the ring before that was asked.
+    /// The state of the ring before that query.
     level: Level,
     /// Cells that had arrived.
     received: u32,
@@ -40,20 +41,20 @@ impl Default for Starvation {
 }
 
 impl Starvation {
-    /// The device's ring has so many descriptors.
+    /// Sets the number of descriptors of the device's ring.
     pub(crate) fn know_descriptors(&mut self, descriptors: Option<u32>) {
         self.descriptors = descriptors.unwrap_or(u32::MAX);
     }
 
-    /// From now on, when `level` is on the ring, a kernel counts that has counted nothing yet.
+    /// Starts with a new kernel side, whose counts are 0; `level` is the current state of the ring.
     pub(crate) fn begin(&mut self, level: Level) {
         (self.counted, self.level, self.received) = (0, level, 0);
     }
 
-    /// The kernel had counted `counted`, with these levels before and after it said so. Of all cells that this kernel took
-    /// `received`, if that is known, have arrived since, modulo 2^32.
+    /// The kernel's count is `counted`; the levels are those before and after the query. `received`, if known, is the
+    /// number of arrived cells of all that this kernel side took, modulo 2^32.
     pub(crate) fn look(&mut self, before: Level, counted: u64, after: Level, received: Option<u32>) {
-        // An index that falls is that of another kernel's ring.
+        // A smaller index belongs to the ring of another kernel side.
         let received = received.filter(|received| received.wrapping_sub(self.received).cast_signed() >= 0);
         let seen = after.taken.wrapping_sub(self.level.taken);
         let fits = received.map_or(i64::MAX, |received| {
@@ -101,7 +102,7 @@ mod tests {
         let mut starvation = begun(level(0, 100));
         starvation.look(level(100, 0), 2, level(100, 0), None);
         assert_eq!(starvation.vain(), 2);
-        // Cells came back, and all that were there before are gone.
+        // Cells returned, and all previous ones are gone.
         starvation.look(level(150, 50), 3, level(150, 50), None);
         assert_eq!(starvation.vain(), 3);
         starvation.look(level(160, 40), 5, level(160, 40), None);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_that_the_device_may_hold_unseen_count() {
+    fn unpublished_cells_that_the_device_may_hold_count() {
         let mut starvation = begun(level(0, 1000));
         starvation.know_descriptors(Some(256));
         starvation.look(level(700, 300), 1, level(700, 300), None);
@@ -136,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn the_arrivals_on_a_ring_that_was_exchanged_meanwhile_are_ignored() {
+    fn arrivals_on_a_replaced_ring_are_ignored() {
         let full = level(1099, 1024);
         let mut starvation = begun(level(0, 2123));
         starvation.know_descriptors(Some(1024));
@@ -162,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn another_kernel_begins_to_count_anew() {
+    fn another_kernel_side_restarts_its_counts() {
         let mut starvation = begun(level(0, 0));
         starvation.look(level(0, 0), 4, level(0, 0), None);
         starvation.begin(level(0, 0));

@@ -1,60 +1,60 @@
 //! The number of posted cells of a fill ring, and the place of the others.
 //!
 //! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster, because the same
-//! cells return while they are warm in the cache, but a thread must replenish it as the backlog grows. Cells on a fill
-//! ring cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise
-//! it goes on a stack beside the ring, the latest on top.
+//! cells return while they are in the cache, but a thread must replenish it as the backlog grows. Cells on a fill ring
+//! cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise it
+//! goes on a stack beside the ring, the latest on top.
 
 use std::sync::Arc;
 
 use crate::sync::{Mutex, lock, try_lock};
 use crate::umem::pool::Pool;
 
-/// What one fill ring has of its pool.
+/// The share of one fill ring in its pool.
 #[derive(Debug, Clone)]
 pub(crate) struct Supply {
     /// The number of cells to be posted.
     pub(crate) posted: u32,
-    /// So many cells are always its own: on the fill ring, filled, in chunks or idle.
+    /// Number of reserved cells: on the fill ring, filled, in chunks or idle.
     pub(crate) own: u32,
-    /// Where it takes more cells from and returns excess ones.
+    /// The stock from which it takes more cells, and to which it returns excess ones.
     pub(crate) stock: Option<Arc<Stock>>,
 }
 
 impl Supply {
-    /// Of `cells` cells, all its own, `warm` are posted, or all.
+    /// All `cells` cells are reserved; `warm` of them are posted, or all.
     pub(crate) fn of(cells: u32, warm: Option<u32>) -> Self {
         Self { posted: warm.unwrap_or(cells).min(cells), own: cells, stock: None }
     }
 
-    /// Shares of an elastic pool: a queue's own cells are a quarter of the `cells` that it would have by
-    /// itself. Of these `warm` are posted, or all; more than its own it gets from `stock`.
+    /// Shares of an elastic pool: a quarter of the `cells` of a separate pool is reserved for a queue. Of
+    /// these, `warm` are posted, or all; further cells come from `stock`.
     pub(crate) fn elastic(cells: u32, warm: Option<u32>, stock: Arc<Stock>) -> Self {
         Self { stock: Some(stock), ..Self::of(Self::guaranteed(cells), warm) }
     }
 
-    /// How many of `cells` cells an elastic pool guarantees.
+    /// Number of cells that an elastic pool reserves, of `cells` cells.
     pub(crate) fn guaranteed(cells: u32) -> u32 {
         cells.div_ceil(4)
     }
 
-    /// Whether every cell that comes back is posted.
+    /// Whether every returned cell is posted.
     pub(crate) fn posts_all(&self) -> bool {
         self.posted == self.own && self.stock.is_none()
     }
 
-    /// How many cells are kept idle, not to be given up.
+    /// Number of idle cells that are kept and not returned to the stock.
     pub(crate) fn kept_idle(&self) -> usize {
         (self.own - self.posted) as usize
     }
 }
 
-/// Idle cells that the fill ring of any of several rings may get.
+/// Idle cells for the fill rings of all rings.
 #[derive(Debug)]
 pub(crate) struct Stock(Mutex<Vec<u64>>);
 
 impl Stock {
-    /// Deals out `own` cells of `pool` to each of `rings` rings; the stock has the others.
+    /// Assigns `own` cells of `pool` to each of `rings` rings; the stock has the others.
     pub(crate) fn share_out(pool: &Pool, rings: usize, own: u32) -> (Vec<Vec<u64>>, Arc<Self>) {
         let mut addresses = pool.cell_addresses();
         let shares = (0..rings).map(|_| addresses.by_ref().take(own as usize).collect()).collect();
@@ -63,7 +63,7 @@ impl Stock {
         (shares, Arc::new(Self(Mutex::new(idle))))
     }
 
-    /// Moves up to `count` cells to `idle`, those that came last.
+    /// Moves up to `count` cells to `idle`, the most recently returned ones.
     pub(crate) fn take(&self, count: usize, idle: &mut Vec<u64>) {
         let stock = &mut *lock(&self.0);
         idle.extend(stock.drain(stock.len().saturating_sub(count)..));
@@ -72,7 +72,7 @@ impl Stock {
     /// Takes the cells beyond `kept` from `idle`, unless another thread uses the stock.
     pub(crate) fn try_put(&self, idle: &mut Vec<u64>, kept: usize) {
         if let Some(mut stock) = try_lock(&self.0) {
-            // There is room for all cells; one too many is the double of another one.
+            // There is room for all cells; one too many is a duplicate.
             let room = stock.capacity() - stock.len();
             stock.extend(idle.drain(kept..).take(room));
         }

@@ -14,21 +14,21 @@ use crate::umem::completion::CompletionRing;
 use crate::umem::fragments::packets_in;
 use crate::umem::owners::Owners;
 
-/// The number of cells put on the ring at a time: the maximum that is stuck there when the interface goes down.
+/// The number of cells put on the ring at a time, and so the maximum left there when the interface goes down.
 pub(crate) const CELLS_PER_KICK: u32 = 64;
 /// The minimum number of frames that a call sends, unless the device accepts no more.
 const FRAMES_PER_CALL: u32 = 32;
-/// Calls after which the kernel does not get on if none has shown that it took anything, however much there is.
+/// Number of calls without visible progress after which the kernel counts as stuck.
 const CALLS_IN_VAIN_MAX: u32 = 8;
 
-/// What the kernel said when it was called to send.
+/// The kernel's answer to a call to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kicked {
     /// It has sent all frames.
     Done,
-    /// There is more to do (EAGAIN); perhaps nothing can be done at the moment.
+    /// More frames wait (EAGAIN); possibly none can be sent at the moment.
     More,
-    /// The device refused a packet (EBUSY), which is dropped and completed.
+    /// The device rejected a packet (EBUSY), which is dropped and completed.
     Refused,
     /// The interface is down (ENETDOWN).
     Down,
@@ -40,23 +40,23 @@ pub(crate) enum Kicked {
 pub(crate) trait TxKernel: Send + Sync + fmt::Debug {
     /// Makes the kernel send some frames of the ring.
     fn kick(&self) -> Kicked;
-    /// How many descriptors it found bad, and skipped.
+    /// Number of invalid descriptors that it skipped.
     fn bad_descriptors(&self) -> u64;
 }
 
-/// A tx ring, and the cells on their way from it to their owner.
+/// A tx ring, and the cells that return from it to their owners.
 #[derive(Debug)]
 pub(crate) struct TxRing {
     owners: Arc<Owners>,
     completions: CompletionRing,
-    /// Something is left on the ring.
+    /// Packets are left on the ring.
     lagging: AtomicBool,
     /// The interface was down at the last try.
     down: AtomicBool,
     tx: Mutex<TxSide>,
 }
 
-/// What the lock of the tx ring guards.
+/// The data protected by the lock of the tx ring.
 #[derive(Debug)]
 struct TxSide {
     /// None once the ring is closed or broken, or its interface was removed.
@@ -71,9 +71,9 @@ struct TxSide {
     bytes: u64,
     late: u64,
     dropped: PortDrops,
-    /// Packets at the head of the ring that were refused, and that the kernel has not shown to have taken.
+    /// Rejected packets at the head of the ring that the kernel has not yet shown as taken.
     refused_unseen: u64,
-    /// Cells that the kernel will never take off the ring, to be given back.
+    /// Cells that the kernel will never take off the ring and that must be returned.
     reclaimed: Vec<Descriptor>,
 }
 
@@ -92,7 +92,7 @@ enum Obstacle {
 }
 
 impl TxRing {
-    /// A tx ring that was just made, over cells of `owners`.
+    /// A new tx ring over cells of `owners`.
     pub(crate) fn new(
         owners: Arc<Owners>,
         completions: CompletionRing,
@@ -120,8 +120,8 @@ impl TxRing {
         }
     }
 
-    /// Hands the `packets` packets in `cells` to the kernel, as far as it takes them, counts the others as dropped, and
-    /// gives their cells back. `late`: they are out of their ring's order.
+    /// Hands the `packets` packets in `cells` to the kernel as far as it accepts them, counts the others as dropped,
+    /// and returns their cells. `late`: they are out of their ring's order.
     pub(crate) fn submit(&self, cells: &[Descriptor], packets: u64, late: bool) {
         self.collect();
         let placed = self.with(|side| {
@@ -130,14 +130,14 @@ impl TxRing {
             side.place(self, cells)
         });
         self.owners.give_back(&cells[placed..]);
-        // Mostly the device is done with them already, and no thread may come by for a while.
+        // In most cases the device has already sent them, and no other thread may check for a while.
         self.collect();
     }
 
-    /// Takes back the cells that the kernel is done with.
+    /// Takes back the cells that the kernel has completed.
     pub(crate) fn collect(&self) {
         if !self.completions.collect(&self.owners) {
-            // Nothing that comes from there can be trusted any more, and nothing more is sent.
+            // The kernel's side is not trusted any more, and no more packets are sent.
             self.completions.close();
             self.with(|side| side.let_go(Obstacle::Closed));
         }
@@ -151,9 +151,9 @@ impl TxRing {
         }
     }
 
-    /// Whether something is left on the ring that the kernel may take soon.
+    /// Whether the ring has packets that the kernel may soon take.
     pub(crate) fn is_lagging(&self) -> bool {
-        // An interface that is down may stay so for long: no need to look every millisecond.
+        // An interface may be down for long, so it is not checked every millisecond.
         self.lagging.load(Ordering::Relaxed) && !self.down.load(Ordering::Relaxed)
     }
 
@@ -186,7 +186,7 @@ impl TxRing {
         self.completions.close();
     }
 
-    /// Works on what the lock guards, and gives cells back that will not be sent.
+    /// Runs a function under the lock, and then returns cells that will not be sent.
     fn with<T>(&self, work: impl FnOnce(&mut TxSide) -> T) -> T {
         let mut side = lock(&self.tx);
         let result = work(&mut side);
@@ -204,8 +204,8 @@ impl TxRing {
 }
 
 impl TxSide {
-    /// Puts packets on the ring and has them sent, as many as possible; returns how many cells these had. The other
-    /// packets count as dropped.
+    /// Puts as many packets as possible on the ring and calls the kernel. Returns the number of their cells. The
+    /// other packets count as dropped.
     fn place(&mut self, ring: &TxRing, cells: &[Descriptor]) -> usize {
         let mut placed = 0;
         if self.down {
@@ -236,7 +236,7 @@ impl TxSide {
         placed
     }
 
-    /// How many cells the ring has room for.
+    /// Number of cells for which the ring has room.
     fn room(&mut self) -> Result<u32, Obstacle> {
         let Some(open) = &mut self.open else {
             return Err(if self.gone { Obstacle::Down } else { Obstacle::Closed });
@@ -271,10 +271,11 @@ impl TxSide {
         (self.placed, self.bytes) = (self.placed + packets, self.bytes + bytes);
     }
 
-    /// Calls the kernel until the ring is empty or it goes on by itself; `false` if it does not get on.
+    /// Calls the kernel until the ring is empty or the kernel continues by itself; `false` if it makes no
+    /// progress.
     ///
-    /// What it took off the ring it shows at the end of a call; before Linux 6.17 only when it has done with all that it
-    /// has seen there, and looks for more, which may be some calls later.
+    /// It publishes its consumer index at the end of a call; before Linux 6.17 only when it has sent all cells that it
+    /// has seen and looks for more, possibly some calls later.
     fn kick(&mut self) -> bool {
         let mut in_vain = 0;
         loop {
@@ -294,7 +295,7 @@ impl TxSide {
                 (in_vain, self.refused_unseen) = (0, 0);
             }
             match kicked {
-                // Each refusal takes a packet off the ring.
+                // Each rejection takes a packet off the ring.
                 Kicked::Refused if in_vain > left => return false,
                 Kicked::Refused => {
                     self.dropped.refused += 1;
@@ -314,7 +315,7 @@ impl TxSide {
         }
     }
 
-    /// Lets go of the ring. What the kernel has not taken counts as dropped; returns those cells.
+    /// Releases the ring. Packets that the kernel has not taken count as dropped; returns their cells.
     #[cold]
     fn let_go(&mut self, obstacle: Obstacle) -> Vec<Descriptor> {
         let (left, bad) = (self.left(), self.bad());
@@ -339,7 +340,7 @@ impl TxSide {
     fn left(&mut self) -> Vec<Descriptor> {
         let mut cells = Vec::new();
         if let Some(open) = &mut self.open {
-            // A ring whose indices cannot be has nothing that could be told apart.
+            // The packets on a ring with invalid indices are unknown.
             let _ = open.ring.not_taken(&mut cells);
         }
         let packets = cells.split_inclusive(|cell| !cell.is_continued());
@@ -347,23 +348,23 @@ impl TxSide {
         cells.split_off(refused)
     }
 
-    /// Packets that the kernel took and found wrong.
+    /// Packets that the kernel took and found invalid.
     fn bad(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.kernel.bad_descriptors())
     }
 }
 
-/// How many packets `cells` hold, and bytes.
+/// Number of packets in `cells`, and of their bytes.
 fn amount_of(cells: &[Descriptor]) -> (u64, u64) {
     (packets_in(cells), cells.iter().map(|cell| u64::from(cell.len)).sum())
 }
 
-/// Those that are put on the ring next.
+/// The cells that are put on the ring next.
 fn begin_of(cells: &[Descriptor]) -> &[Descriptor] {
     &cells[..cells.len().min(CELLS_PER_KICK as usize)]
 }
 
-/// How many of `cells` the whole packets at their beginning have that fit `room` cells.
+/// Number of cells of the complete packets at the beginning of `cells` that fit `room` cells.
 fn whole_packets(cells: &[Descriptor], room: usize) -> usize {
     let room = room.min(cells.len());
     cells[..room].iter().rposition(|cell| !cell.is_continued()).map_or(0, |last| last + 1)

@@ -33,7 +33,7 @@ use crate::xdp::{
 };
 
 /// The attachments of a capture to an interface: the program, and the map of its sockets. All are held by descriptors,
-/// so the kernel removes them however the process ends.
+/// so the kernel removes them when the process ends for any reason.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     /// The keys in use.
@@ -41,33 +41,33 @@ pub(crate) struct Attachment {
     blueprint: Blueprint,
     place: Place,
     settings: Settings,
-    /// What the program in place filters by, if it does.
+    /// The filter of the attached program, if it filters.
     filter: Option<Filter>,
     pub(super) rung: Rung,
     pub(super) inquiry: Arc<OwnedFd>,
     /// Packets that found no socket before all rings were ready.
     unseated_before: u64,
-    /// How many found none in all, once all packets are the host's.
+    /// The final number of packets without a socket, once all packets go to the host.
     missed_in_all: Option<u64>,
     /// Queues whose rings were closed.
     closed: Vec<u32>,
     pub(super) stamps: Arc<dyn StampSource>,
-    /// Whose times the program looks up.
+    /// Source of the program's timestamps.
     pub(super) timestamps: Timestamps,
     rings: Vec<Arc<RxRing>>,
     filters: Where,
     check: Check,
-    /// The program in place turns nothing away.
+    /// The attached program accepts all packets.
     takes_everything: bool,
-    /// One that rejects nothing, once another one was in place: a process that lost the right to load programs may
-    /// still put this one back.
+    /// A program that accepts all packets, kept after it was replaced: a process that can no longer load programs
+    /// can still attach it again.
     unfiltered: Option<Program>,
     promiscuous: Option<Promiscuous>,
     claims: Vec<Claim>,
 }
 
 impl Attachment {
-    /// Attaches the program, without sockets yet: everything passes.
+    /// Attaches the program, without sockets yet: all packets pass to the host.
     pub(super) fn new(
         device: &Device,
         steering: &Steering,
@@ -98,7 +98,7 @@ impl Attachment {
         drop(turn);
         let filters = filters.into_inner();
         if ladder.rung == Rung::Generic {
-            // It also sees packets that come in no batch.
+            // It also sees packets outside of batches.
             blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
         }
         let check = blueprint.check(filter, &filters).map_err(|source| unsupported(device, source))?;
@@ -135,17 +135,17 @@ impl Attachment {
         })
     }
 
-    /// Counts by queue what the program rejected, and what found no socket.
+    /// Counts by queue of rejected packets, and of packets without a socket.
     pub(super) fn counts(&self) -> &Arc<Map> {
         &self.blueprint.counts
     }
 
-    /// The key of a ring in the map of the sockets.
+    /// The key of a ring in the socket map.
     pub(super) fn key_of(&self, ring: &RingName) -> u32 {
         self.blueprint.steering.key(ring.queue, ring.part.unwrap_or(0))
     }
 
-    /// All rings have their sockets: what finds none from now on is missed.
+    /// All rings have sockets now: packets without a socket count as missed from now on.
     pub(super) fn begin(&mut self) {
         self.unseated_before = self.unseated();
     }
@@ -163,12 +163,12 @@ impl Attachment {
         queues.find(|queue| !has_ring(queue) && !self.closed.contains(queue))
     }
 
-    /// Whether packets still come to the program.
+    /// Whether the program still gets packets.
     pub(crate) fn is_in_place(&self) -> bool {
         self.place.is_taken()
     }
 
-    /// Attaches the program again, in whose place there is none, or another one.
+    /// Attaches the program again after it was detached or replaced.
     pub(crate) fn attach_again(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let _turn = Claim::turn_now(&device)?;
@@ -179,7 +179,7 @@ impl Attachment {
         self.take_place(&mut ladder)
     }
 
-    /// Attaches the program anew to a driver that does not run it any more, although it is attached.
+    /// Attaches the program again to a driver that no longer runs it although it is attached.
     pub(crate) fn attach_anew(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let _turn = Claim::turn_now(&device)?;
@@ -187,7 +187,7 @@ impl Attachment {
         self.place.attach_anew(&mut ladder).map_err(|source| refused(&device, source))
     }
 
-    /// Whether all queues of its interface have rings, and its program has every packet.
+    /// Whether all queues of its interface have rings, and its program gets every packet.
     pub(crate) fn has_all(&self) -> bool {
         self.closed.is_empty() && self.missed_in_all.is_none()
     }
@@ -197,13 +197,13 @@ impl Attachment {
         self.rung == Rung::ZeroCopy
     }
 
-    /// Takes a place on the ladder's interface again, for the program that there is now.
+    /// Takes a place on the ladder's interface again, for the current program.
     fn take_place(&mut self, ladder: &mut Ladder<'_>) -> Result<(), OpenError> {
         let is_bound = self.blueprint.clock.bound_to().is_some();
         let queues = self.blueprint.steering.queues().to_vec();
         let program =
             |array: &Map| self.blueprint.load(array, self.filter.as_ref()).map(|(program, _)| program);
-        // The slots may be in the array of the next place, too.
+        // The slots may be in the next place's array as well.
         self.place.leave();
         let place = Place::take(ladder, &queues, is_bound, program)?;
         let kept = self.claims.iter().try_for_each(|claim| claim.keep(place.array()));
@@ -236,7 +236,7 @@ impl Attachment {
             ladder.copy_because(reason);
         }
         self.take_place(&mut ladder)?;
-        // As when the capture was opened: the program may have brought receive queues along.
+        // As when the capture was opened: attaching the program may have added receive queues.
         let own = device.attached_xdp.is_empty().then_some(device.rx_queues);
         if let Some(reason) = why_copy(&Device::find(&device.name)?, own) {
             ladder.copy_because(&reason);
@@ -255,7 +255,8 @@ impl Attachment {
         Ok(())
     }
 
-    /// Binds new sockets to `queue` of the ladder's interface, whose rings lie where those of the old ones did.
+    /// Binds new sockets to `queue` of the ladder's interface; their rings are mapped at the addresses of the
+    /// old ones.
     fn move_queue(
         &self,
         queue: u32,
@@ -281,7 +282,7 @@ impl Attachment {
         let first = Arc::clone(&kernels[0]);
         register(&first.socket, fill_ring.pool())?;
         {
-            // Packets taken out of the rings meanwhile would be in no account.
+            // Packets taken out of the rings meanwhile would not be counted.
             let held: Vec<_> = rings.iter().map(|ring| ring.hold()).collect();
             let waiting: Vec<u64> = held.iter().flat_map(Held::waiting).collect();
             let taken = held.iter().map(Held::taken).sum();
@@ -303,7 +304,8 @@ impl Attachment {
         Ok(keyed.collect())
     }
 
-    /// Has the program run on queues that have appeared: a veth runs it only on those that there were.
+    /// Makes the driver run the program on added queues: a veth runs it only on the queues that existed when it
+    /// was attached.
     pub(crate) fn run_on_new_queues(&mut self) -> Result<(), OpenError> {
         let device = self.blueprint.device.clone();
         let failed = |source| refused(&device, source);
@@ -335,7 +337,7 @@ impl Attachment {
         self.closed.push(queue);
         wait_for_running_programs();
         self.place.give_up(queue);
-        // From here on the queue may be another capture's.
+        // From here on another capture may have the queue.
         let device = &self.blueprint.device;
         self.claims.retain(|claim| !claim.is_of_queue(device, queue));
     }
@@ -345,8 +347,8 @@ impl Attachment {
         self.missed_in_all.unwrap_or_else(|| self.unseated().saturating_sub(self.unseated_before))
     }
 
-    /// Opens rings on `queue`, a receive queue that has appeared behind the others: the first one is the capture's ring
-    /// `first_ring_index`. From the return on they get their packets.
+    /// Opens rings on `queue`, an added receive queue; the first one is the capture's ring `first_ring_index`. After
+    /// the return they get their packets.
     pub(crate) fn open_queue(
         &mut self,
         queue: u32,
@@ -365,8 +367,8 @@ impl Attachment {
         let kept = claim.keep(self.place.array());
         kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
         let mut settings = self.settings.clone();
-        // The cells of a capture that forwards were dealt out when it began: this queue has others, and what leaves
-        // from there is copied.
+        // The cells of a forwarding capture were assigned when it was opened: this queue has a separate pool, and
+        // packets forwarded from it are copied.
         settings.commons = settings.commons.filter(|commons| !commons.forwards());
         let prepared = PreparedQueue::new(&device, queue, rings, &settings, populating_threads())?;
         let mut ladder = Ladder::at(&device, settings.rings.geometry.cell_bytes, self.rung);
@@ -385,7 +387,7 @@ impl Attachment {
         Ok(seated.rings)
     }
 
-    /// Has user space do on `rings` what the program leaves to it.
+    /// Makes user space filter on `rings` the packets that the program does not.
     pub(super) fn settle(&mut self, rings: &[Arc<RxRing>]) {
         self.rings = rings.to_vec();
         self.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
@@ -413,7 +415,7 @@ impl Attachment {
         exchanged
     }
 
-    /// From now on the program decides by `filter`, whatever `set_filter` said.
+    /// From now on the program uses `filter`, regardless of `set_filter`.
     pub(crate) fn run_in_kernel(&mut self, filter: &Filter, _turn: &Turn) -> io::Result<()> {
         let everything = filter.matches_everything();
         if everything && self.takes_everything {
@@ -441,7 +443,7 @@ impl Attachment {
         Ok(())
     }
 
-    /// Why user space decides on every packet, if it does.
+    /// Why user space filters every packet, if it does.
     pub(crate) fn filters_in_user_space(&self) -> Option<&str> {
         match &self.filters {
             Where::Program => None,
@@ -460,14 +462,14 @@ impl Attachment {
         wait_for_running_programs()
     }
 
-    /// Lets go of its descriptors, and of nothing that another process with the same descriptors needs.
+    /// Closes its descriptors, without effect on another process with the same descriptors.
     pub(crate) fn leave_to_others(mut self) {
         self.keys.clear();
         self.place.leave_to_others();
     }
 }
 
-/// Whether a program turns nothing away that was loaded for `filter`, which runs there.
+/// Whether a program loaded for `filter` accepts all packets; `filters` is the place where it runs.
 fn takes_everything(filter: Option<&Filter>, filters: &Where) -> bool {
     *filters != Where::Program || filter.is_none_or(Filter::matches_everything)
 }
@@ -479,10 +481,10 @@ fn unsupported(device: &Device, source: Unsupported) -> FilterChangeError {
 impl Drop for Attachment {
     fn drop(&mut self) {
         for &key in &self.keys {
-            // Fails only where the socket is gone already.
+            // Fails only if the socket is already gone.
             let _ = self.blueprint.sockets.delete(key);
         }
-        // Before others may claim the queues, whose slots are theirs then.
+        // Before other captures may claim the queues and use their slots.
         self.place.leave();
     }
 }

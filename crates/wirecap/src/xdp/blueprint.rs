@@ -24,9 +24,9 @@ pub(super) struct Blueprint {
     pub(super) queues_max: u32,
     pub(super) sockets: Map,
     pub(super) clock: Clock,
-    /// With times: becomes nonzero where the driver has no room for them.
+    /// With timestamps: becomes nonzero if the driver has no room for them.
     pub(super) stamp_failed: Option<Map>,
-    /// Counts by queue what the program rejected, and what found no socket.
+    /// Counts by queue of rejected packets, and of packets without a socket.
     pub(super) counts: Arc<Map>,
     verdict: i32,
 }
@@ -45,7 +45,7 @@ impl Blueprint {
     pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
         let counter_bytes = (programs::COUNTS * size_of::<u64>()) as u32;
-        // More queues may come while the capture runs; no driver has more than these.
+        // Queues may be added while the capture runs; no driver has more than these.
         let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
         let counts = Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
         Ok(Self {
@@ -61,7 +61,7 @@ impl Blueprint {
         })
     }
 
-    /// From now on programs are for `device`, in the place of another one.
+    /// From now on programs are for `device`, which replaces another one.
     pub(super) fn move_to(&mut self, device: &Device) -> Result<(), BpfError> {
         if self.clock.bound_to().is_some() {
             self.clock = Clock::new(Timestamps::Hardware, device)?;
@@ -70,7 +70,7 @@ impl Blueprint {
         Ok(())
     }
 
-    /// Whose times the program looks up.
+    /// Source of the program's timestamps.
     pub(super) fn timestamps(&self) -> Timestamps {
         self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
     }
@@ -109,7 +109,7 @@ impl Blueprint {
         })
     }
 
-    /// What user space does of `filter`, which runs there.
+    /// The part of `filter` that user space applies; `place` is where the filter runs.
     pub(super) fn check(&self, filter: Option<&Filter>, place: &Where) -> Result<Check, Unsupported> {
         match (filter, place) {
             (Some(filter), Where::UserSpace(_)) => {
@@ -120,7 +120,7 @@ impl Blueprint {
     }
 }
 
-/// What the verifier said at last, but for its statistics.
+/// The verifier's last message before its statistics.
 fn last_words(log: &str) -> &str {
     let is_statistics = |line: &&str| line.starts_with("processed ") || line.starts_with("verification time");
     let mut lines = log.lines().rev().map(str::trim);

@@ -1,15 +1,16 @@
-//! What the captures on an interface agree on without talking to each other: which process has which
-//! receive queue, and whose turn it is to change what is attached.
+//! Claims, by which the captures on an interface coordinate without talking to each other: which process has
+//! which receive queue, and which process may change the attached programs.
 //!
-//! A claim is a listening socket with a name of its own in the network namespace (`unix(7)`, abstract
-//! names). The kernel frees it whatever way its holder ends, it is seen from every mount namespace, and
-//! a process that connects to it learns which process has it, and for which user. No process ever accepts such a
-//! connection; what was sent by one stays until the socket is gone.
+//! A claim is a listening socket with a unique name in the network namespace (`unix(7)`, abstract names). The
+//! kernel frees it when its holder ends for any reason, it is visible from every mount namespace, and a process
+//! that connects to it learns the holder's PID and user. No process ever accepts such a connection; data sent on
+//! one stays until the socket is closed.
 //!
-//! Any user of the network namespace may take such a name. So a name counts only if its holder acts for root or for our own
-//! user; if a stranger has it the claim has another, whose number no process can guess (`NAME#9E3779B97F4A7C15`), so that
-//! strangers cannot take all. The kernel tells which names there are, and whose (`sock_diag`). A claim takes its name first and
-//! looks at the others then: of two claims at the same time, under different names, one at least sees the other.
+//! Any user of the network namespace may bind such a name. So a name counts only if its holder belongs to root or to the
+//! capture's own user. If another user has bound it, the claim uses a name with an unpredictable number
+//! (`NAME#9E3779B97F4A7C15`), so other users cannot bind all names. The kernel lists all names with their users (`sock_diag`).
+//! A claim binds its name first and then looks for others: of two concurrent claims with different names, at least one sees the
+//! other.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -37,15 +38,16 @@ use crate::xdp::system;
 const PROTOCOL: &str = "wirecap/1";
 /// The maximum number of processes that can query the holder; the kernel allows no more.
 const BACKLOG: u32 = 4096;
-/// How long to wait while one process has its turn: each takes some 50 ms.
+/// Maximum time to wait while one process has its turn; a turn takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
 const PAUSE: Duration = Duration::from_millis(2);
-/// That, at most: where strangers have names two claims may see each other, and must not meet again and again.
+/// The maximum: if other users have bound names, two claims may see each other, and must not retry at the same
+/// time again and again.
 const PAUSE_MAX: Duration = Duration::from_millis(8);
-/// How often to see whether it is still the same process's.
+/// Interval of checks whether the same process still has it.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Something that one process at a time has.
+/// A right that one process has at a time.
 #[derive(Debug)]
 pub(super) struct Claim {
     /// Connected to the claim's own socket before others could fill its queue: the message sent on it stays until the
@@ -62,7 +64,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits for it. No lock may be held meanwhile that ending a capture needs.
+    /// Waits for the right. The caller must not hold a lock that ending a capture needs.
     pub(crate) fn wait(device: &Device) -> Result<Self, OpenError> {
         Ok(Self { _claim: Claim::turn(device)? })
     }
@@ -95,7 +97,7 @@ impl Claim {
         }
     }
 
-    /// As [`turn`](Self::turn), if no other process has it now: for who tries again later, and holds a lock.
+    /// As [`turn`](Self::turn), but without waiting: for a caller that holds a lock and retries later.
     pub(super) fn turn_now(device: &Device) -> Result<Self, OpenError> {
         let name = format!("{PROTOCOL}/{}/turn", device.index);
         take(&name)?.ok_or_else(|| OpenError::Contended {
@@ -104,14 +106,14 @@ impl Claim {
         })
     }
 
-    /// Holds `file` open until others no longer see this claim, in whatever order the kernel closes the descriptors of
-    /// a killed process: the file is sent to a socket from which no process receives it.
+    /// Keeps `file` open until others no longer see this claim, regardless of the order in which the kernel closes the
+    /// descriptors of a killed process: the file is sent to a socket from which no process receives it.
     pub(super) fn keep(&self, file: impl AsFd) -> io::Result<()> {
         let files = [file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut message = SendAncillaryBuffer::new(&mut space);
         assert!(message.push(SendAncillaryMessage::ScmRights(&files)), "there is space for one");
-        // A file cannot go without a byte.
+        // A descriptor can only be sent with at least one byte.
         sendmsg(&self.keeper, &[IoSlice::new(&[0])], &mut message, SendFlags::empty())?;
         Ok(())
     }
@@ -131,13 +133,13 @@ impl Claim {
     }
 }
 
-/// Who captures from a queue of `device` that is not among `own`, if any process does.
+/// The process that captures from a queue of `device` that is not among `own`, if there is one.
 pub(super) fn holder_beside(device: &Device, own: &[u32]) -> Option<Holder> {
     let names = names_beside(device, own).ok()?;
     names.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
-/// Whether a process captures from a queue of `device` that is not among `own`. To be asked by whose turn it is.
+/// Whether a process captures from a queue of `device` that is not among `own`. The caller must have the turn.
 pub(super) fn is_another_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
@@ -147,7 +149,7 @@ pub(super) fn is_stranger_beside(device: &Device, own: &[u32]) -> Result<bool, O
     Ok(names_beside(device, own)?.iter().any(|name| !is_trusted(name.user)))
 }
 
-/// The receive queues of `device` that are captured, each with the process that does.
+/// The captured receive queues of `device`, each with its process.
 pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
     let names = names(&queues_name(device)).unwrap_or_default();
     let holder = |name: &AbstractName| Some((queue_of(device, name)?, holder_at(name)));
@@ -171,7 +173,7 @@ fn queue_name(device: &Device, queue: u32) -> String {
     format!("{}{queue}", queues_name(device))
 }
 
-/// Which queue's name that is.
+/// The queue in this name.
 fn queue_of(device: &Device, name: &AbstractName) -> Option<u32> {
     let number = name.name.strip_prefix(&queues_name(device))?;
     number.split('#').next()?.parse().ok()
@@ -183,16 +185,16 @@ fn names(prefix: &str) -> Result<Vec<AbstractName>, OpenError> {
     named.map_err(|error| system("list the sockets that claim receive queues", error))
 }
 
-/// As [`names`], where the kernel has no `sock_diag` for such sockets: each name's holder is asked.
+/// As [`names`], for kernels without `sock_diag` for such sockets: queries the holder of each name.
 fn names_by_connecting(prefix: &str) -> io::Result<Vec<AbstractName>> {
     let table = fs::read_to_string("/proc/thread-self/net/unix")?;
     let names = table.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let mut names: Vec<&str> = names.filter(|name| name.starts_with(prefix)).collect();
-    // Connections to a socket bear its name as well.
+    // Connections to a socket also have its name.
     names.sort_unstable();
     names.dedup();
     let named = |name: &str| match listener_at(name) {
-        // One whose queue is full is a stranger's doing, but perhaps not the stranger's own.
+        // If the queue of a socket is full, another user has filled it, but the socket may belong to this user.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => None,
         listener => {
             let user = listener.map_or(geteuid().as_raw(), |listener| listener.uid);
@@ -202,14 +204,14 @@ fn names_by_connecting(prefix: &str) -> io::Result<Vec<AbstractName>> {
     Ok(names.into_iter().filter_map(named).collect())
 }
 
-/// The names that there are of this claim, each with its user.
+/// The existing names of this claim, each with its user.
 fn names_of(name: &str) -> Result<Vec<AbstractName>, OpenError> {
     let mut names = names(name)?;
     names.retain(|other| other.name[name.len()..].is_empty() || other.name[name.len()..].starts_with('#'));
     Ok(names)
 }
 
-/// Takes the claim of this name, if no process has it that counts.
+/// Takes the claim with this name, if no trusted process has it.
 fn take(name: &str) -> Result<Option<Claim>, OpenError> {
     let failed = |error| system("bind the socket that claims a receive queue", error);
     let others = || names_of(name).map(|names| names.into_iter().filter(|other| is_trusted(other.user)));
@@ -225,20 +227,21 @@ fn take(name: &str) -> Result<Option<Claim>, OpenError> {
     Ok((!is_taken).then_some(claim))
 }
 
-/// What no other process can guess.
+/// A number that no other process can predict.
 fn random() -> u64 {
-    // Keys are random, and differ by one from one call to the next; the hash of nothing tells none of them.
+    // Keys are random, and differ by one from one call to the next; the hash of an empty input does not reveal
+    // them.
     RandomState::new().build_hasher().finish()
 }
 
-/// Whose claims count: those of root and of our own user.
+/// The users whose claims count: root and the capture's own user.
 fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
 /// Takes the name, if no process has it.
 fn listen_at(name: &str) -> io::Result<Option<Claim>> {
-    // By the opener: others trust the claim for the user that it was made by.
+    // Created by the opener, because others trust a claim by its user.
     let request = Request::Listen { name: name.as_bytes(), backlog: BACKLOG };
     let socket = match opener::open(request).and_then(Answer::descriptor) {
         Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => return Ok(None),
@@ -256,7 +259,7 @@ fn listener_at(name: &str) -> io::Result<Listener> {
     listener(&socket)
 }
 
-/// The process that has the name; none where strangers keep all others from asking.
+/// The process that has the name; none if other users block queries.
 fn holder_at(name: &AbstractName) -> Holder {
     listener_at(&name.name).map(|listener| process(listener.pid)).unwrap_or_default()
 }
@@ -275,7 +278,7 @@ fn address(name: &str) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(name.as_bytes()).expect("the names are short")
 }
 
-/// The process of this number, if visible.
+/// The process with this PID, if visible.
 fn process(pid: Option<u32>) -> Holder {
     let program = pid.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/comm")).ok());
     Holder { pid, program: program.map(|name| name.trim_end().to_owned()) }

@@ -1,13 +1,12 @@
-//! How the XDP program tells the time at which a packet arrives.
+//! How the XDP program determines the arrival time of a packet.
 //!
-//! The clock is CLOCK_TAI: it is UTC with a whole number of seconds between them, and no other clock that a
-//! program may read converts to UTC exactly.
+//! The clock is CLOCK_TAI: it differs from UTC by a whole number of seconds, and no other clock that a program
+//! can read converts to UTC exactly.
 //!
-//! Reading it for each packet costs half of what it costs to receive a small packet. Drivers hand over
-//! what has arrived in batches of up to 64 packets (a NAPI poll), so [`Clock::Batch`] reads it for the
-//! first packet of a batch and for every [`READ_EVERY`]th one; those between them get the same time. So
-//! a packet's time is never later than its own reading would be, and earlier by less than it takes to
-//! receive [`READ_EVERY`] packets.
+//! Reading it for each packet costs half as much as receiving a small packet. Drivers hand over arrived packets
+//! in batches of up to 64 (a NAPI poll), so [`Clock::Batch`] reads it for the first packet of a batch and for
+//! every [`READ_EVERY`]th one; those between them get the same time. So a packet's time is never later than its
+//! own reading would be, and earlier by less than it takes to receive [`READ_EVERY`] packets.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +16,7 @@ use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind
 use crate::device::Device;
 use crate::time::Timestamps;
 
-/// How many packets of a batch share a reading at most.
+/// Maximum number of packets of a batch that share a reading.
 const READ_EVERY: u64 = 8;
 /// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
 /// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
@@ -25,11 +24,11 @@ const END_OF_BATCH: &CStr = c"napi_poll";
 /// Its driver also runs the XDP program in the system call of the process that writes a packet, where no batch
 /// ends (`drivers/net/tun.c`, `tun_build_skb`).
 const DRIVER_WITHOUT_BATCHES: &str = "tun";
-/// Where the number of the map's only entry is on the stack.
+/// Stack offset of the key of the map's only entry.
 const KEY: i16 = -4;
-/// Where the device's time of a packet is on the stack.
+/// Stack offset of a packet's hardware timestamp.
 const DEVICE_TIME: i16 = -16;
-/// The kernel's function that gives a program the device's time of its packet (kernel documentation,
+/// The kernel's function that returns a packet's hardware timestamp to a program (kernel documentation,
 /// `networking/xdp-rx-metadata.rst`).
 const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
@@ -37,14 +36,14 @@ const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 mod reading {
     /// The clock's nanoseconds.
     pub(super) const NANOS: i16 = 0;
-    /// For how many more packets it stands.
+    /// Number of further packets that use it.
     pub(super) const LEFT: i16 = 8;
-    /// For how many more a new one shall stand.
+    /// Number of further packets that will use a new reading.
     pub(super) const SHARED: i16 = 16;
     pub(super) const BYTES: u32 = 24;
 }
 
-/// When the clock is read.
+/// The packets for which the clock is read.
 #[derive(Debug)]
 pub(crate) enum Clock {
     /// For each packet.
@@ -53,14 +52,14 @@ pub(crate) enum Clock {
     Batch {
         /// The last reading, for each CPU.
         reading: Map,
-        /// Runs the program that forgets the reading at the end of each batch.
+        /// Runs the program that invalidates the reading at the end of each batch.
         _forget: Link,
-        /// It is read for each packet after all.
+        /// It is read for each packet instead.
         each_packet: AtomicBool,
     },
     /// Never: the device's clock is used.
     Device {
-        /// The number of the kernel's function that does.
+        /// The number of the kernel function that reads it.
         function: u32,
         /// The device's index: a program that calls it is bound to it.
         ifindex: u32,
@@ -68,8 +67,8 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// The clock for such timestamps of `device`'s packets; one that is read for each packet if the kernel does not
-    /// report where a batch ends, which takes CAP_PERFMON.
+    /// The clock for timestamps of this kind for `device`. It is read for each packet if the kernel does not report
+    /// the end of batches, which requires CAP_PERFMON.
     pub(crate) fn new(wanted: Timestamps, device: &Device) -> Result<Self, BpfError> {
         let has_batches = device.driver.as_deref() != Some(DRIVER_WITHOUT_BATCHES);
         Ok(match wanted {
@@ -83,7 +82,7 @@ impl Clock {
         Ok(Self::Device { function: kernel_function(DEVICE_CLOCK)?, ifindex })
     }
 
-    /// The device that a program is bound to which reads this clock.
+    /// The device to which a program that reads this clock is bound.
     pub(crate) fn bound_to(&self) -> Option<u32> {
         match self {
             Self::Device { ifindex, .. } => Some(*ifindex),
@@ -104,7 +103,7 @@ impl Clock {
         Ok(Self::Batch { reading, _forget, each_packet: AtomicBool::new(false) })
     }
 
-    /// The packets whose times it tells.
+    /// The kind of timestamps that it provides.
     pub(crate) fn timestamps(&self) -> Timestamps {
         match self {
             Self::Batch { each_packet, .. } if !each_packet.load(Ordering::Relaxed) => Timestamps::Batch,
@@ -113,7 +112,7 @@ impl Clock {
         }
     }
 
-    /// From now on it is.
+    /// From now on it is read for each packet.
     pub(crate) fn read_for_each_packet(&self) -> Result<(), BpfError> {
         if let Self::Batch { reading, each_packet, .. } = self {
             share(reading, 1)?;
@@ -122,8 +121,8 @@ impl Clock {
         Ok(())
     }
 
-    /// Puts the time in nanoseconds into R0; 0 if the device is to tell and does not. R6 is the program's context.
-    /// Leaves nothing in R1 to R5 and R7.
+    /// Puts the time in nanoseconds into R0; 0 if the device should provide it and does not. R6 is the program's
+    /// context. Leaves nothing in R1 to R5 and R7.
     pub(crate) fn read(&self, program: &mut Assembler) {
         match self {
             Self::Packet => {
@@ -201,7 +200,7 @@ mod tests {
     const COLUMN_NANOS: i32 = 250;
     const COLUMNS: u32 = 64;
 
-    /// Notes for each packet how much later its own reading of the clock is than the time it gets.
+    /// Records for each packet how much later its own reading of the clock is than its timestamp.
     fn noting(clock: &Clock, histogram: &Map) -> Vec<Insn> {
         let mut program = Assembler::new();
         let [in_range, done] = [(); 2].map(|()| program.label());
@@ -220,7 +219,7 @@ mod tests {
         program.finish().expect("every label is bound once, and near")
     }
 
-    /// The column below which this percentage of the packets is.
+    /// The column below which this percentage of the packets lies.
     fn percentile(columns: &[u64], percent: u64) -> usize {
         let wanted = (columns.iter().sum::<u64>() * percent).div_ceil(100);
         let mut below = 0;
@@ -234,7 +233,7 @@ mod tests {
             + 1
     }
 
-    /// Shows the error of `Timestamps::Batch` with `--nocapture`; how large it may be is no matter of a test.
+    /// Prints the error of `Timestamps::Batch` with `--nocapture`; tests do not limit it.
     #[test]
     fn a_packet_never_gets_a_later_time_than_its_own() {
         if !privileged() {
@@ -260,7 +259,7 @@ mod tests {
             let below = |percent| percentile(&columns, percent) as i32 * COLUMN_NANOS;
             println!("{rate}: {total} packets, by {COLUMN_NANOS} ns: {columns:?}");
             println!("half below {} ns, 99 % below {} ns", below(50), below(99));
-            // A time from the future would be an enormous error; a machine that stands still makes a large one.
+            // A time in the future would be an enormous error; a stalled machine makes a large one.
             assert!(columns[COLUMNS as usize - 1] < total / 10, "{columns:?}");
         }
     }

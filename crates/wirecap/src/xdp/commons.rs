@@ -1,8 +1,8 @@
-//! What the rings of a capture share that is elastic or forwards: one UMEM, and the cells in it that are no ring's own.
+//! The parts shared by the rings of an elastic or forwarding capture: one UMEM, and its cells that belong to no ring.
 //!
 //! The socket of the first ring registers the UMEM, and the others, on other queues and interfaces, bind to
-//! it (`XDP_SHARED_UMEM`), each with a fill ring of its own. The kernel receives on all of them as on the first:
-//! with a copy, or without.
+//! it (`XDP_SHARED_UMEM`), each with a separate fill ring. The kernel receives on all of them as on the first:
+//! with zero-copy or with a copy.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,14 +16,15 @@ use crate::xdp::{SocketKernel, system};
 
 /// A ring's rx ring has room for the cells of this many pools, the maximum that one ring can take.
 const REACH: u32 = 8;
-/// The largest UMEM: that of the largest pool, four times.
+/// The largest UMEM: four times the largest pool.
 const MAX_CELLS: u64 = 1 << 28;
 
-/// What the rings of a capture share.
+/// The parts shared by the rings of a capture.
 #[derive(Debug)]
 pub(crate) struct Commons {
     pub(crate) pool: Arc<Pool>,
-    /// The cells that are no ring's own, in an elastic capture. One that forwards keeps its others for new packets.
+    /// The cells that belong to no ring, in an elastic capture. A forwarding capture keeps such cells for new
+    /// packets.
     stock: Option<Arc<Stock>>,
     /// The reserved cells of each ring until they are requested, the first ring's last.
     shares: Mutex<Vec<Vec<u64>>>,
@@ -31,18 +32,18 @@ pub(crate) struct Commons {
     /// R x M.
     cells: u32,
     warm: Option<u32>,
-    /// Why all receive with a copy, if that is known beforehand.
+    /// Why all rings receive with a copy, if that is known in advance.
     pub(super) copy_because: Option<String>,
     /// The ring that registered the UMEM, once it is bound, and its rung.
     pub(super) first: OnceLock<(Arc<SocketKernel>, Rung)>,
 }
 
 impl Commons {
-    /// For `rings` rings on `devices` whose pool is elastic, each of the geometry `ring` if it were alone.
+    /// For `rings` rings with an elastic pool on `devices`; `ring` is the geometry of a single ring.
     ///
     /// # Errors
     ///
-    /// When the pool would be too large, or the memory is not to be had.
+    /// If the pool would be too large, or the memory is not available.
     pub(crate) fn new<'a>(
         ring: Geometry,
         rings: usize,
@@ -56,8 +57,8 @@ impl Commons {
         Ok(Self::of(pool, Some(stock), shares, ring, warm, devices))
     }
 
-    /// For `rings` rings and ports on `devices` among which packets are forwarded: each ring has all cells of its
-    /// geometry for its own, and there are so many more for new packets.
+    /// For `rings` rings and ports on `devices` between which packets are forwarded: each ring has all cells of
+    /// its geometry, and there are additional cells for new packets.
     ///
     /// # Errors
     ///
@@ -102,12 +103,12 @@ impl Commons {
         }
     }
 
-    /// The same, all of whose rings receive with a copy if there is a reason.
+    /// The same; if there is a reason, all rings receive with a copy.
     pub(crate) fn copying(self, because: Option<&str>) -> Self {
         Self { copy_because: because.map(str::to_owned).or(self.copy_because), ..self }
     }
 
-    /// Whether captured packets may be sent.
+    /// Whether the capture forwards.
     pub(crate) fn forwards(&self) -> bool {
         self.stock.is_none()
     }
@@ -117,7 +118,7 @@ impl Commons {
         self.cells
     }
 
-    /// The cells of the next ring's own, and whether it is the first.
+    /// The cells of the next ring, and whether it is the first ring.
     pub(super) fn share(&self) -> (Vec<u64>, Supply, bool) {
         let mut shares = lock(&self.shares);
         let is_first = shares.len() == self.rings;

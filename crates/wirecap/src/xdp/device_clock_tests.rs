@@ -1,5 +1,5 @@
-//! A veth's driver provides hardware timestamps to programs, but has none: a capture with the device's clock can be
-//! tested on it, but not the values of such a clock.
+//! A veth's driver implements hardware timestamps without a clock: a capture with the device's clock can be tested
+//! on it, but not the clock's values.
 
 use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
 

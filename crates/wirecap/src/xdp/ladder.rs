@@ -1,4 +1,5 @@
-//! The ways in which AF_XDP receives packets, and finding the best that an interface has.
+//! The ways in which AF_XDP receives packets (rungs), and the search for the best one that an interface
+//! supports.
 
 use std::io;
 
@@ -10,12 +11,12 @@ use crate::sys::xdp::{BindMode, XdpSocket};
 use crate::xdp::lesson::{Lesson, Refusal};
 use crate::xdp::sizes::{ONE_CELL_MTU, buffers_per_frame, cells_per_frame};
 
-/// How far down the ladder the interface's queues had to go.
+/// The search for the rung of an interface's queues.
 pub(super) struct Ladder<'a> {
     pub(super) device: &'a Device,
     /// The longest frames do not fit a cell.
     has_long_frames: bool,
-    /// They do not fit what the device makes of a cell, without a copy.
+    /// They do not fit the device's buffers with zero-copy.
     has_several_buffers: bool,
     pub(super) rung: Rung,
     pub(super) missed: Vec<(Rung, String)>,
@@ -28,7 +29,7 @@ impl<'a> Ladder<'a> {
         Self { device, has_long_frames, has_several_buffers, rung: Rung::ZeroCopy, missed: Vec::new() }
     }
 
-    /// For queues that come later, on an interface that was as far down as `rung`.
+    /// For queues that are added to an interface that uses `rung`.
     pub(super) fn at(device: &'a Device, cell_bytes: u32, rung: Rung) -> Self {
         Self { rung, ..Self::new(device, cell_bytes) }
     }
@@ -70,10 +71,10 @@ impl<'a> Ladder<'a> {
     /// Binds with zero-copy if that is possible, else with a copy.
     pub(super) fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         if self.rung == Rung::ZeroCopy {
-            // A driver that can receive fragments may be slower when it is asked to.
+            // A driver that supports fragments may be slower if they are enabled.
             let mode = BindMode { zero_copy: true, fragments: self.has_several_buffers };
             match socket.bind(self.device.index, ring.queue, mode) {
-                // Drivers have many reasons, and with a copy none of theirs matters.
+                // Drivers have many reasons, none of which applies with a copy.
                 Err(error) if !is_in_use(&error) => {
                     let reason = self.zero_copy_reason(&error, ring);
                     self.miss(Rung::ZeroCopy, reason);
@@ -85,7 +86,7 @@ impl<'a> Ladder<'a> {
         self.bind_with_copy(socket, ring)
     }
 
-    /// Binds to receive into the cells of a socket that is bound, as that one does.
+    /// Binds to the UMEM of a bound socket, with that socket's receive mode.
     pub(super) fn bind_sharing(
         &mut self,
         socket: &XdpSocket,
@@ -117,7 +118,7 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Gives up receiving without a copy.
+    /// Gives up zero-copy.
     pub(super) fn copy_because(&mut self, reason: &str) {
         if self.rung == Rung::ZeroCopy {
             self.miss(Rung::ZeroCopy, reason.to_owned());
@@ -125,8 +126,8 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Binds for fragments, which costs nothing here: packets that the host has joined to longer ones
-    /// than the MTU come whole. Before Linux 6.6 there are none.
+    /// Enables fragments, which costs nothing here: packets longer than the MTU that the host has merged arrive
+    /// completely. Linux before 6.6 has no fragments.
     fn bind_with_copy(&self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
         let bind = |fragments| {
             let mode = BindMode { zero_copy: false, fragments };
@@ -158,7 +159,7 @@ fn is_refusal_by_driver(error: &BpfError) -> bool {
         && error.errno().is_some_and(|errno| !OTHER_CAUSES.contains(&errno))
 }
 
-/// Whether the queue is in use, which it is with a copy as well.
+/// Whether the queue is in use, which would also prevent a copy.
 fn is_in_use(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EBUSY)
 }

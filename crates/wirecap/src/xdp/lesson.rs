@@ -11,7 +11,7 @@ use crate::error::OpenError;
 pub(crate) enum Refusal {
     /// They cannot be.
     Error(OpenError),
-    /// They can be if this is known beforehand.
+    /// They can be opened if this is known in advance.
     Lesson(Lesson),
 }
 
@@ -21,12 +21,12 @@ pub(crate) enum Lesson {
     /// With a program attached the interface has another number of receive queues: virtio-net adds one for each CPU to
     /// send on, and receives on all of them.
     Queues { ifindex: u32, own: u32, rx_queues: u32 },
-    /// The rings that share cells must all receive with a copy, for this reason.
+    /// All rings that share cells must receive with a copy, for this reason.
     Copy { reason: String },
 }
 
 impl Refusal {
-    /// The error, where no attempt follows.
+    /// The error, if no further attempt follows.
     pub(crate) fn into_error(self) -> OpenError {
         let reason = match self {
             Self::Error(error) => return error,
@@ -80,7 +80,7 @@ mod tests {
     use crate::device::AttachedXdp;
 
     #[test]
-    fn queues_that_come_and_go_with_a_program_are_not_for_zero_copy() {
+    fn queues_added_by_a_program_exclude_zero_copy() {
         let mut device = Device::find("lo").unwrap();
         (device.rx_queues, device.driver) = (8, Some("virtio_net".to_owned()));
         assert_eq!(why_copy(&device, None), None);

@@ -11,13 +11,13 @@ use crate::error::OpenError;
 
 /// The maximum time for a link to come back: copper negotiates its speed in up to four seconds.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The same if there was none at first: a capture that just ended, or a program that went, may be the reason; or a cable
-/// that is not there.
+/// The same if there was none at first: because a capture has just ended, a program was detached, or the cable is
+/// unplugged.
 const PATIENCE_WITHOUT_HOPE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Waits until `device` has a carrier, and says for how long; `None` if it gets none. A virtual interface that had none
-/// before is not waited for: its other end is down.
+/// Waits until `device` has a carrier, and returns the waiting time; `None` if it gets none. It does not wait for a
+/// virtual interface that had none before, whose other end is down.
 ///
 /// # Errors
 ///

@@ -1,23 +1,21 @@
-//! A capture's place on an interface that it may share with other processes, each on queues of its own.
+//! A capture's place on an interface that it may share with other processes, each with separate queues.
 //!
-//! One process alone has its program attached directly: a dispatcher in front would cost a tail call per
-//! packet (12 ns where indirect jumps are mitigated). When a second one comes it finds the first one's
-//! program, and puts a dispatcher in its stead, in one step: that goes on in the program which an array
-//! of programs has for the packet's queue, or passes the packet to the host. From then on every process
-//! fills and empties the slots of its own queues.
+//! A single process attaches its program directly: a dispatcher would cost a tail call per packet (12 ns if
+//! indirect jumps are mitigated). A second process finds the first one's program and atomically replaces it by
+//! a dispatcher, which calls the program in an array of programs at the index of the packet's queue, or passes
+//! the packet to the host. From then on every process fills and empties the slots of its own queues.
 //!
-//! Everything hangs on descriptors. Each process holds the link, which holds what is attached, and the
-//! array, whose slots the kernel empties when no process holds it any more. So processes may be killed in
-//! any order: what the others need stays, and with the last one all goes. The slots of one that was killed
-//! keep its program, whose sockets are gone, so that its packets pass.
+//! All objects are held by file descriptors. Each process holds the link, which keeps the program attached, and
+//! the array, whose slots the kernel empties when no process holds it any more. So processes may be killed in
+//! any order: the objects that others need stay, and the kernel removes everything with the last process. The
+//! slots of a killed process keep its program, whose sockets are closed, so the packets pass to the host.
 //!
 //! A program that reads the device's clock is bound to the device: it cannot be in the array, so its process has the
 //! interface for itself.
 //!
-//! The kernel empties an array at leisure after its last holder let go of it, also if a process has got hold
-//! of it meanwhile. So every claim (`claim`) holds the array for as long as others see it, and a process that comes
-//! gets hold of the array before it looks for the claims of others. Where there are none it uses an array of
-//! its own.
+//! The kernel empties an array some time after its last holder closed it, even if another process has obtained it
+//! meanwhile. So every claim (`claim`) holds the array for as long as others see the claim, and a joining process
+//! obtains the array before it looks for the claims of others. If there are none, it uses a new array.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,25 +30,25 @@ use crate::xdp::refused;
 
 /// The name of the array of programs.
 const ARRAY: &str = "wirecap_queues";
-/// Its slots: no driver has more queues.
+/// Its number of slots: no driver has more queues.
 pub(super) const SLOTS: u32 = 4096;
-/// How long an interface may be busy without a program that can be found: a process that looks at all links, or
-/// just ends, holds one for a moment.
+/// Maximum time for which an interface may be busy without a visible program: a process that lists all links,
+/// or is just ending, holds a link for a moment.
 const BUSY_PATIENCE: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
-/// A program's place on an interface, alone or behind the dispatcher.
+/// A program's place on an interface: attached directly or called by the dispatcher.
 #[derive(Debug)]
 pub(super) struct Place {
     slots: Slots,
-    /// None while it is attached anew, and where that failed.
+    /// None while it is being attached again, and if that failed.
     link: Option<Link>,
 }
 
 impl Place {
-    /// Takes the place of `queues` on the ladder's interface, for the program that `load` makes; it is told
-    /// the array of programs, which it must refer to so that others find it. To be called by one process
-    /// at a time. A program that is bound to the device has the interface for itself.
+    /// Takes the place of `queues` on the ladder's interface for the program that `load` returns. `load` gets
+    /// the array of programs, to which the program must refer so that others find it. Only one process may call
+    /// this at a time. A program that is bound to the device does not share the interface.
     pub(super) fn take(
         ladder: &mut Ladder<'_>,
         queues: &[u32],
@@ -60,14 +58,13 @@ impl Place {
         Self::take_slots(ladder, queues, if is_bound { &[] } else { queues }, is_bound, load)
     }
 
-    /// Has a program on the ladder's interface, whose `queues` are only sent on: without one some drivers have no rings
-    /// to send from without a copy. It passes every packet to the host, until others join. To be called by one process at
-    /// a time.
+    /// Attaches a program to the ladder's interface, whose `queues` only send: some drivers have no zero-copy tx rings
+    /// without a program. It passes every packet to the host until others join. Only one process may call this at a time.
     pub(super) fn pass(ladder: &mut Ladder<'_>, queues: &[u32]) -> Result<Self, OpenError> {
         Self::take_slots(ladder, queues, &[], false, programs::load_dispatcher)
     }
 
-    /// `slots`: the queues whose packets are the program's.
+    /// `slots`: the queues whose packets the program gets.
     fn take_slots(
         ladder: &mut Ladder<'_>,
         queues: &[u32],
@@ -83,8 +80,8 @@ impl Place {
                     return Err(not_shared(device, queues));
                 }
                 Some(occupant) if is_another_beside(device, queues)? => occupant.join(ladder, slots, &load),
-                // Perhaps an untrusted user captures there nevertheless, with capabilities. The remains of a dead
-                // process would soon be gone as well.
+                // An untrusted user with capabilities may capture there nevertheless; the objects of a dead
+                // process would disappear soon.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
                     thread::sleep(BUSY_PAUSE);
                     continue;
@@ -134,8 +131,8 @@ impl Place {
         &self.slots.array
     }
 
-    /// Puts `program` in the place of the one that there is. Each packet is one program's. To be called by one
-    /// process at a time.
+    /// Replaces the current program by `program`. Each packet is processed by one of the two. Only one process
+    /// may call this at a time.
     pub(super) fn exchange(&mut self, program: Program) -> Result<(), BpfError> {
         let is_attached = self.is_attached_directly()?;
         if is_attached {
@@ -144,7 +141,7 @@ impl Place {
         let before = std::mem::replace(&mut self.slots.program, program);
         let exchanged = self.slots.fill();
         if exchanged.is_err() {
-            // The previous contents fit their place; if they do not, the interface is gone.
+            // The previous contents are always accepted, unless the interface is gone.
             self.slots.program = before;
             let _ = self.slots.fill();
             let _ = if is_attached { self.put_in_place(&self.slots.program) } else { Ok(()) };
@@ -152,15 +149,14 @@ impl Place {
         exchanged
     }
 
-    /// Whether the program itself is attached, not a dispatcher, as far as is known: also a link that was detached keeps
-    /// its program.
+    /// Whether the link has the program itself and not a dispatcher; a detached link also keeps its program.
     fn is_attached_directly(&self) -> Result<bool, BpfError> {
         let Some(link) = &self.link else { return Ok(false) };
         Ok(link.info()?.program_id == self.slots.program.info()?.id)
     }
 
-    /// Has the link run `program`, unless it was detached or its interface is gone: it is attached later then, with the
-    /// program that there is by that time.
+    /// Makes the link run `program`, unless it was detached or its interface is gone: then the program of that time is
+    /// attached later.
     fn put_in_place(&self, program: &Program) -> Result<(), BpfError> {
         let Some(link) = &self.link else { return Ok(()) };
         match link.update(program) {
@@ -169,7 +165,7 @@ impl Place {
         }
     }
 
-    /// Puts the program back in the place of one that does not belong there, if something is held there at all.
+    /// Restores the program if another one has replaced it, if the link still holds one at all.
     pub(super) fn retake(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let is_held = link.info().is_ok_and(|info| info.ifindex != 0);
@@ -184,8 +180,9 @@ impl Place {
         Ok(())
     }
 
-    /// Whether the program is still in place: attached, or behind another capture's dispatcher. If that cannot be
-    /// queried, it counts as in place: a process that joins this interface has more privileges than needed here.
+    /// Whether the program is still in place: attached, or called by another capture's dispatcher. If that cannot
+    /// be queried, it counts as in place, because a process that joins this interface has more privileges than
+    /// this query needs.
     pub(super) fn is_taken(&self) -> bool {
         let Some(link) = &self.link else { return false };
         let Ok(info) = link.info() else { return true };
@@ -203,7 +200,7 @@ impl Place {
         self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
-    /// Like [`exchange`](Self::exchange), but the driver is notified of a program in any case.
+    /// Like [`exchange`](Self::exchange), but the driver is always notified of a program.
     pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
         let is_attached_directly = self.is_attached_directly()?;
         if let Some(link) = self.link.as_ref().filter(|_| !is_attached_directly) {
@@ -212,7 +209,7 @@ impl Place {
         self.exchange(program)
     }
 
-    /// Gets no packets any more. The queues may be claimed by others then.
+    /// Stops getting packets. Afterwards other captures may claim the queues.
     pub(super) fn leave(&mut self) {
         self.slots.empty();
     }
@@ -223,7 +220,7 @@ impl Place {
     }
 }
 
-/// The slots of this process's queues. They are emptied when this goes.
+/// The slots of this process's queues. Dropping the value empties them.
 #[derive(Debug)]
 struct Slots {
     array: Map,
@@ -247,16 +244,16 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Has the program in each of them, whatever was there before: those of a process that was killed are not
-    /// empty.
+    /// Puts the program into each of them, regardless of the previous contents: slots of a killed process are
+    /// not empty.
     fn fill(&self) -> Result<(), BpfError> {
         self.queues.iter().try_for_each(|&queue| self.array.update_fd(queue, &self.program))
     }
 
-    /// Empties them, once: later they may be another process's.
+    /// Empties them, once: later another process may have them.
     fn empty(&mut self) {
         for queue in self.queues.drain(..) {
-            // Fails only where the slot is empty already.
+            // Fails only if the slot is already empty.
             let _ = self.array.delete(queue);
         }
     }
@@ -334,7 +331,7 @@ impl Occupant {
         Ok(Place { slots, link: Some(self.link) })
     }
 
-    /// Takes the place of processes that are gone, though the kernel has not cleared away all of theirs yet.
+    /// Replaces processes that have ended, although the kernel has not yet removed all of their objects.
     fn replace(
         self,
         ladder: &mut Ladder<'_>,

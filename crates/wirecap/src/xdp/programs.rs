@@ -1,8 +1,8 @@
-//! The XDP program of a capture: rejects the non-matching packets of its queues, stamps the others,
-//! chooses among the rings of each queue, and redirects to the sockets of those.
+//! The XDP program of a capture: rejects the non-matching packets of its queues, timestamps the others, selects
+//! one of the queue's rings, and redirects to that ring's socket.
 //!
-//! Where several processes capture from one interface, a dispatcher hands each queue's packets to the
-//! program of the process that has the queue.
+//! If several processes capture from one interface, a dispatcher passes each queue's packets to the program of
+//! the process that has the queue.
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, Program, ProgramKind, XDP_PASS, xdp_md};
@@ -10,53 +10,53 @@ use crate::filter::{Filter, Unsupported, XdpTarget};
 use crate::steer::Steering;
 use crate::xdp::clock::Clock;
 
-/// The program's name and version, by which other captures find it, and a user in `bpftool prog`.
+/// The program's name and version, by which other captures find it; `bpftool prog` shows it.
 pub(crate) const QUEUE_PROGRAM: &str = "wirecap_v1";
-/// Likewise for a program that reads the device's clock: it is bound to the device, and no dispatcher can call it.
+/// The same for a program that reads the device's clock: it is bound to the device, and no dispatcher can call it.
 pub(crate) const BOUND_PROGRAM: &str = "wirecap_hw_v1";
-/// Likewise the dispatcher's. The versions change when the two no longer fit together.
+/// The same for the dispatcher. The versions change when the two become incompatible.
 pub(crate) const DISPATCHER: &str = "wirecap_disp_v1";
 
-/// Bytes of metadata that the program puts in front of a packet: its time.
+/// Bytes of metadata that the program writes before a packet: its timestamp.
 const STAMP_BYTES: i32 = size_of::<u64>() as i32;
 
 /// Indices among the counts of a queue: non-matching packets.
 pub(crate) const NOT_WANTED: usize = 0;
 /// Matching packets that went to the host, because their queue has no socket.
 pub(crate) const NO_SOCKET: usize = 1;
-/// How many counts a queue has.
+/// Number of counts per queue.
 pub(crate) const COUNTS: usize = 2;
 
 /// What the kernel's `bpf_redirect_map` returns if it found a socket.
 const XDP_REDIRECT: i32 = 4;
 
-/// Where on the stack the key of a count stands.
+/// Stack offset of the key of a count.
 const COUNT_KEY: i16 = -4;
 
-/// What the program is to do.
+/// The description of a program.
 #[derive(Debug)]
 pub(crate) struct Plan<'a> {
     /// The programs of all queues, which the dispatcher calls.
     pub(crate) array: &'a Map,
-    /// Where packets go: the socket at the key of their ring, or the host if there is none.
+    /// The socket map: packets go to the socket at their ring's key, or to the host if there is none.
     pub(crate) sockets: &'a Map,
     /// The queues that have sockets, and how many.
     pub(crate) steering: &'a Steering,
-    /// The packets of other queues are of no concern.
+    /// Packets of other queues are ignored.
     pub(crate) names_queues: bool,
     /// Counts by queue and CPU: non-matching packets ([`NOT_WANTED`]), and packets without a socket ([`NO_SOCKET`]).
     pub(crate) counts: &'a Map,
     /// The filter; all packets, if there is none.
     pub(crate) filter: Option<FilterPlan<'a>>,
-    /// How packets get times, if they do.
+    /// How packets get timestamps, if requested.
     pub(crate) stamping: Option<Stamping<'a>>,
 }
 
-/// How packets get their times.
+/// How packets get their timestamps.
 #[derive(Debug)]
 pub(crate) struct Stamping<'a> {
     pub(crate) clock: &'a Clock,
-    /// A one-value array that becomes nonzero where the driver has no room for metadata.
+    /// An array of one value, which becomes nonzero if the driver has no room for metadata.
     pub(crate) failed: &'a Map,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct FilterPlan<'a> {
 pub(crate) enum LoadError {
     /// The filter cannot be a part of it.
     Filter(Unsupported),
-    /// The kernel would not load it.
+    /// The kernel rejected it.
     Kernel(BpfError),
 }
 
 /// Loads the program for `plan`.
 pub(crate) fn load(plan: &Plan<'_>) -> Result<Program, LoadError> {
-    // Without the right to compute with addresses (CAP_PERFMON), the kernel reads bytes at computed offsets.
+    // Without CAP_PERFMON, which permits pointer arithmetic, a kernel helper reads bytes at computed offsets.
     match load_as(plan, true) {
         Err(LoadError::Kernel(BpfError::Rejected { .. })) if plan.filter.is_some() => load_as(plan, false),
         loaded => loaded,
@@ -101,7 +101,7 @@ pub(crate) fn load_dispatcher(array: &Map) -> Result<Program, BpfError> {
     load(true).or_else(|error| if knows_no_fragments(&error) { load(false) } else { Err(error) })
 }
 
-/// Loads a program that lets all packets pass, in the place of that of a capture which has done with the interface.
+/// Loads a program that passes all packets, to replace the program of a capture that no longer uses the interface.
 pub(crate) fn load_pass(array: &Map) -> Result<Program, BpfError> {
     let mut program = Assembler::new();
     // For nothing but that the array is found with the program.
@@ -129,12 +129,12 @@ fn load_code(name: &str, code: &[Insn], options: LoadOptions) -> Result<Program,
     Program::load(ProgramKind::Xdp, name, code, options)
 }
 
-/// Whether the kernel may be one from before Linux 5.18, which has no frames of several fragments.
+/// Whether the kernel may be older than Linux 5.18, which introduced frames of several fragments.
 fn knows_no_fragments(error: &BpfError) -> bool {
     !matches!(error, BpfError::Rejected { .. }) && error.errno() == Some(libc::EINVAL)
 }
 
-/// What the program may do.
+/// Permissions of the program.
 #[derive(Debug, Clone, Copy)]
 struct Form {
     fragments: bool,
@@ -157,7 +157,7 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     }
     plan.steering.find_key(&mut program);
     program.load_map_fd(Reg::R1, plan.sockets);
-    // Where the ring's socket is gone, the packet goes to the host.
+    // If the ring's socket is closed, the packet goes to the host.
     program.mov(Reg::R3, XDP_PASS);
     program.call(Helper::RedirectMap);
     let found = program.label();
@@ -169,7 +169,7 @@ fn assemble(plan: &Plan<'_>, form: Form) -> Result<Vec<Insn>, Unsupported> {
     Ok(program.finish().expect("every label is bound once, and near"))
 }
 
-/// Ends with the packets that the filter rejects, and counts them.
+/// Ends the program for packets that the filter rejects, and counts them.
 fn turn_away(
     program: &mut Assembler,
     plan: FilterPlan<'_>,
@@ -215,14 +215,14 @@ fn pass_other_queues(program: &mut Assembler, queues: &[u32]) {
     program.bind(ours);
 }
 
-/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, right in front of it.
+/// Writes the packet's time, in nanoseconds of CLOCK_TAI or of the device's clock, directly before it.
 fn stamp(program: &mut Assembler, stamping: &Stamping<'_>) {
     let (failed, done) = (program.label(), program.label());
     program.mov(Reg::R1, Reg::R6).mov(Reg::R2, -STAMP_BYTES);
     program.call(Helper::XdpAdjustMeta);
     program.jump_if(Reg::R0, Condition::Ne, 0, failed);
     stamping.clock.read(program);
-    // The verifier must see that the eight bytes lie between the metadata's start and the packet.
+    // The verifier must see that the eight bytes are between the metadata's start and the packet.
     program.load(Size::Word, Reg::R2, Reg::R6, xdp_md::DATA_META);
     program.load(Size::Word, Reg::R3, Reg::R6, xdp_md::DATA);
     program.mov(Reg::R4, Reg::R2).add(Reg::R4, STAMP_BYTES);

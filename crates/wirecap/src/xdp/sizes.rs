@@ -1,4 +1,4 @@
-//! How large cells and pools are.
+//! The sizes of cells and pools.
 
 use crate::device::{Device, XdpSupport};
 use crate::error::OpenError;
@@ -8,25 +8,26 @@ use crate::umem::pool::Geometry;
 
 /// Bytes of an Ethernet header with two VLAN tags: the difference between a frame and the MTU.
 const LINK_HEADER_BYTES: u32 = 14 + 2 * 4;
-/// The cells to choose from, in bytes.
+/// The possible sizes of cells in bytes.
 const CELL_BYTES: [u32; 2] = [2048, 4096];
 
-/// Drivers that tell a device the size of its buffers, the cells of zero-copy, in steps of so many bytes, rounded down. What
-/// goes beyond comes in the next buffer: as a packet of its own, since these drivers do not look at the mark of a packet's
-/// last buffer there, or not at all.
+/// Drivers that program the size of the device's buffers (with zero-copy the cells) in steps of this many bytes, rounded
+/// down. The rest of a longer frame is written to the next buffer and delivered as a separate packet, because these drivers
+/// do not check the mark of a packet's last buffer with zero-copy.
 ///
 /// Linux 7.0, under `drivers/net/ethernet/intel`: `igb_setup_srrctl` and `igb_clean_rx_irq_zc`, `IGC_SRRCTL_BSIZEPKT`,
 /// `ixgbe_configure_srrctl` (of the 82599). i40e and ice have steps of 128 bytes, which divide every cell's room.
 const BUFFER_STEP_BYTES: [(&str, u32); 3] = [("igb", 1024), ("igc", 1024), ("ixgbe", 1024)];
 
-/// The largest ring that the kernel makes.
+/// The largest ring that the kernel creates.
 const MAX_POOL_CELLS: u64 = 1 << 28;
 
 /// The longest MTU whose frames fit one cell, in bytes.
 pub(super) const ONE_CELL_MTU: u32 = CELL_BYTES[1] - HEADROOM_BYTES - LINK_HEADER_BYTES;
 
-/// Bytes of the cells for the frames of `device`: the smallest that hold any of them without a copy, if it may receive so;
-/// else the smallest that hold any of them with a copy, else the largest there are, of which a long frame takes several.
+/// The size of the cells for frames of `device`: the smallest that holds any frame with zero-copy, if that is allowed;
+/// otherwise the smallest that holds any frame with a copy; otherwise the largest size, and long frames take several
+/// cells.
 ///
 /// # Errors
 ///
@@ -50,7 +51,7 @@ pub(crate) fn longest_frame(device: &Device) -> usize {
     (device.mtu + LINK_HEADER_BYTES) as usize
 }
 
-/// How many cells of this size the longest frame of `device` takes.
+/// Number of cells of this size that the longest frame of `device` takes.
 pub(super) fn cells_per_frame(device: &Device, cell_bytes: u32) -> u32 {
     cells_of_frame(device.mtu, cell_bytes)
 }
@@ -59,7 +60,8 @@ fn cells_of_frame(mtu: u32, cell_bytes: u32) -> u32 {
     (mtu + LINK_HEADER_BYTES).div_ceil(cell_bytes - HEADROOM_BYTES)
 }
 
-/// How many buffers of the device the longest frame of `device` takes, where cells of this size are its buffers.
+/// Number of the device's buffers that the longest frame of `device` takes, if cells of this size are the
+/// buffers.
 pub(super) fn buffers_per_frame(device: &Device, cell_bytes: u32) -> u32 {
     buffers_of_frame(device.driver.as_deref(), device.mtu, cell_bytes)
 }
@@ -74,25 +76,25 @@ fn buffer_step_bytes(driver: Option<&str>) -> u32 {
     BUFFER_STEP_BYTES.iter().find(known).map_or(1, |(_, step_bytes)| *step_bytes)
 }
 
-/// The cells that the engine `xdp` chooses for an interface, and how its longest frame fits them.
+/// The cell size that the engine `xdp` selects for an interface, and how its longest frame fits the cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CellFit {
     /// Bytes of a cell.
     pub cell_bytes: u32,
-    /// How many cells the longest frame takes.
+    /// Number of cells that the longest frame takes.
     pub cells_per_frame: u32,
-    /// How many buffers of the device it takes where cells are the device's buffers (zero-copy), given the steps in which the
-    /// driver programs their size. More than one is no zero-copy.
+    /// Number of the device's buffers that it takes with zero-copy, given the steps in which the driver programs their size.
+    /// More than one excludes zero-copy.
     pub buffers_per_frame: u32,
-    /// These steps in bytes; 1 where none are known.
+    /// These steps in bytes; 1 if none are known.
     pub buffer_step_bytes: u32,
     /// The largest MTU whose frames fit one of the device's buffers in the largest cell.
     pub one_buffer_mtu: u32,
 }
 
 impl CellFit {
-    /// For frames of this MTU, received by this driver, which may do so without a copy.
+    /// For frames of this MTU with this driver, if zero-copy is allowed.
     pub fn new(driver: Option<&str>, mtu: u32, may_be_zero_copy: bool) -> Self {
         let one_is_enough = |cell: &u32| cells_of_frame(mtu, *cell) == 1;
         let fits_a_buffer = |cell: &u32| buffers_of_frame(driver, mtu, *cell) == 1;
@@ -110,12 +112,11 @@ impl CellFit {
     }
 }
 
-/// How many chunks of cells the pool of a queue has that has so many rings, each of which is to hold R x M
-/// packets.
+/// Number of chunks in the pool of a queue with this many rings, each of which holds R x M packets.
 ///
-/// A ring of the kernel's has room for a power of two. Where several share a pool, it has as many cells as
-/// they have room, and a chunk more for each: a ring that is not read fills up, while its worker is busy
-/// with a chunk, and takes none of the cells that its neighbours may need.
+/// The size of a kernel ring is a power of two. If several rings share a pool, the pool has a cell for each of
+/// their slots, and one more chunk for each ring. So a ring that is not read fills up while its worker holds a
+/// chunk, and takes no cells that the other rings need.
 fn chunks_of_pool(ring: Geometry, rings: u32) -> u64 {
     if rings == 1 {
         return ring.chunks.into();
@@ -135,7 +136,7 @@ pub(crate) fn pool_bytes(ring: Geometry, steering: &Steering) -> u64 {
     chunks * u64::from(ring.chunk_cells) * u64::from(ring.cell_bytes)
 }
 
-/// Refuses a pool with more cells than the kernel makes fill rings for.
+/// Rejects a pool with more cells than the largest fill ring.
 ///
 /// # Errors
 ///
@@ -178,7 +179,7 @@ mod tests {
             (device.driver, device.mtu) = (Some(driver.to_owned()), mtu);
             super::cell_bytes(&device, 256).unwrap()
         };
-        // 1,792 bytes of a cell of 2,048 are the device's, of which igb tells it of 1,024.
+        // The device can use 1,792 bytes of a cell of 2,048, of which igb programs 1,024.
         assert_eq!(cell_bytes("igb", 1002, true), 2048);
         assert_eq!(cell_bytes("igb", 1003, true), 4096);
         assert_eq!(cell_bytes("igb", 1500, true), 4096);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_no_fill_ring_takes_is_refused() {
+    fn a_pool_larger_than_a_fill_ring_is_rejected() {
         let dealt = |rings| Steering::new(vec![0], rings);
         assert!(check_pools(ring(256, 512), &dealt(1000)).is_ok());
         let error = check_pools(ring(65_536, 1024), &dealt(4)).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Whose clock says when a packet arrived.
+//! The clock that provides a packet's arrival time.
 
 #![allow(unsafe_code)]
 
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 use crate::umem::chunk::records::Stamps;
 use crate::umem::rx::StampSource;
 
-/// Bytes of the value in which the program notes that it found no room for a time.
+/// Size of the value in which the program records that there was no room for a timestamp.
 pub(crate) const FAILED_BYTES: u32 = 8;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
@@ -32,9 +32,9 @@ impl StampSource for NoStamps {
 /// have its time of capture, or none with the device's clock.
 #[derive(Debug)]
 pub(crate) struct ProgramStamps {
-    /// They are by the device's clock.
+    /// They are read from the device's clock.
     by_device: bool,
-    /// The map in which the program notes that it found no room, as memory of this process.
+    /// The map in which the program records that there was no room, mapped into this process.
     failed: Mapping,
 }
 
@@ -43,12 +43,13 @@ impl ProgramStamps {
         Ok(Self { by_device, failed: Mapping::of(failed, FAILED_BYTES as usize, 0)? })
     }
 
-    /// Whether a packet came that had no room for a time: where it would stand is what the cell's previous packet left.
+    /// Whether a packet had no room for a timestamp: in its place are bytes of the cell's previous packet.
     ///
-    /// Asked for each chunk, after its packets were taken off the ring: the program notes it before the packet is published.
-    /// Drivers have room in front of all packets or of none; one that has it before some gets times at capture from then on.
+    /// Called for each chunk, after its packets were taken off the ring, because the program records it before the packet is
+    /// published. Drivers have room before all packets or before none; a driver with room only before some gets times of
+    /// capture from then on.
     fn has_failed(&self) -> bool {
-        // SAFETY: `at` checked the place. The kernel's half is a program's store of the same word.
+        // SAFETY: `at` checked the address. The kernel's side is a program's store to the same word.
         unsafe { self.failed.at::<AtomicU32>(0, 1).as_ref() }.load(Ordering::Relaxed) != 0
     }
 }
@@ -66,10 +67,10 @@ impl StampSource for ProgramStamps {
     }
 }
 
-/// How far CLOCK_TAI is ahead of UTC: a whole number of seconds, 0 where the kernel was not told.
+/// The difference between CLOCK_TAI and UTC: a whole number of seconds, 0 if no time service has set it.
 ///
-/// It is asked for each chunk, because a time service may set it at any moment; the two readings are
-/// far less than half a second apart, so that rounding finds the exact number.
+/// It is read for each chunk, because a time service may set it at any moment; the two readings are far less
+/// than half a second apart, so that rounding finds the exact number.
 fn tai_ahead_of_utc_nanos() -> u64 {
     let Ok(tai) = clock_gettime_dynamic(DynamicClockId::Tai) else { return 0 };
     let ahead = nanos(tai) - nanos(clock_gettime(ClockId::Realtime));
@@ -87,7 +88,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no bpf(2)")]
-    fn a_packet_without_room_for_its_time_does_not_get_the_one_of_the_cell_s_last_packet() {
+    fn a_packet_without_room_for_a_timestamp_does_not_get_that_of_the_cells_previous_packet() {
         if !wirecap_testbed::privileged() {
             return;
         }

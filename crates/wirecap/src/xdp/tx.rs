@@ -1,7 +1,7 @@
 //! The transmitting sockets of a capture that forwards.
 //!
-//! Each queue has one besides the receiving socket, because that one is polled: polling drives a tx ring in copy mode
-//! without reporting packets that the device rejected.
+//! Each queue has one in addition to the receiving socket, because the latter is polled: polling drives a tx ring in
+//! copy mode without reporting packets that the device rejected.
 
 use std::sync::Arc;
 
@@ -26,7 +26,8 @@ use crate::xdp::{Commons, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
-/// Slots of a completion ring: room for the cells of a full tx ring behind those of another that were not taken yet.
+/// Slots of a completion ring: room for the cells of a full tx ring in addition to those of another that were not
+/// taken yet.
 pub(super) const COMPLETION_SLOTS: u32 = 2 * TX_SLOTS;
 
 /// A socket that sends on a queue.
@@ -47,7 +48,7 @@ impl TxSocket {
         Ok(Self { queue, ring, socket })
     }
 
-    /// One on the queue of the ring `name`, whose socket `first` is bound; its completion ring is that of the queue.
+    /// A socket on the queue of the ring `name`, whose socket `first` is bound; it uses the queue's completion ring.
     pub(super) fn beside(first: &XdpSocket, name: &RingName, device: &Device) -> Result<Self, OpenError> {
         let sender = Self::new(name.queue)?;
         let bound = sender.socket.bind_beside(first, device.index, name.queue);
@@ -105,7 +106,7 @@ pub(crate) fn open_port(
     Ok((tx, PortClaims { _place: place, _claims: claims }))
 }
 
-/// Has the driver make its rings for XDP, without which e.g. igb does not answer when it is called to send without a copy.
+/// Makes the driver create its rings for XDP; without them igb, for example, does not send with zero-copy.
 fn enable_xdp(
     device: &Device,
     queues: &[u32],
@@ -158,7 +159,7 @@ impl TxKernel for TxSocketKernel {
         match self.0.kick() {
             Ok(()) => Kicked::Done,
             Err(Errno::BUSY) => Kicked::Refused,
-            // EINVAL: the driver has no program, or no ring, for the moment: the device is being started anew.
+            // EINVAL: the driver currently has no program or no ring, because the device is being restarted.
             Err(Errno::NETDOWN | Errno::INVAL) => Kicked::Down,
             Err(Errno::NXIO | Errno::NODEV) => Kicked::Gone,
             // EAGAIN; and without memory (ENOBUFS, ENOMEM) the descriptor stays on the ring.

@@ -1,4 +1,4 @@
-//! What the kernel says about interfaces, asked in network namespaces that each test makes for itself.
+//! The kernel's information about interfaces, read in network namespaces that each test creates.
 
 mod namespace;
 mod sender;
@@ -14,14 +14,14 @@ use wirecap::device::{
 };
 use xdp::{Program, Verdict};
 
-/// How long the kernel may take for anything on a busy machine.
+/// Time limit for actions of the kernel on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn find(name: &str) -> Device {
     Device::find(name).unwrap()
 }
 
-/// What a veth says that it lost, and that it says so from this source.
+/// The losses that a veth reports, after checking their source.
 fn dropped(device: &Device, source: DropSource) -> u64 {
     let counters = device.counters().unwrap();
     assert_eq!(counters.source, source);
@@ -87,8 +87,8 @@ fn presence_follows_the_interface_and_not_its_name() {
     });
 }
 
-/// Waits until the veth's queues have taken what they are to take: the last frames of a sender are still
-/// in its ring when the sender is done.
+/// Waits until the veth's queues have taken all frames: the last frames are still in its ring when the sender
+/// has finished.
 fn wait_for_received(expected: impl Fn(u64) -> bool) -> u64 {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -111,16 +111,16 @@ fn move_sender(namespace: &Namespace) {
 
 /// Sends from `a0` in two batches, each as long as the ring. Returns the number of frames.
 ///
-/// From one thread only: a veth adds up what its peer sends without a lock, and loses counts when two
-/// processors send to one queue at the same time.
+/// From one thread only: a veth counts its peer's frames without a lock, and loses counts if two processors
+/// send to one queue at the same time.
 fn send_batches() -> u64 {
     const FRAMES: u32 = 512;
     Program::load(Verdict::Redirect(find("a0").index)).generate(FRAMES, 256);
     FRAMES.into()
 }
 
-/// Has frames sent to `a1`, whose program takes its time and then decides `verdict`, until the ring
-/// overflows. Checks that the device's loss is exactly what did not arrive.
+/// Sends frames to `a1`, whose slow program returns `verdict`, until the ring overflows. Checks that the
+/// device's loss is exactly the number of missing frames.
 fn lose_frames(verdict: Verdict, send_batches: impl Fn() -> u64, source: DropSource) {
     const TRIES: usize = 2000;
     let device = find("a1");
@@ -171,7 +171,7 @@ fn dropped_by_receiver() -> u64 {
     find("a1").counters().unwrap().dropped.unwrap()
 }
 
-/// A protocol that the stack knows, and one that it does not.
+/// A protocol that the stack handles, and one that it does not.
 const ETHERTYPES: [u16; 2] = [0x0806, 0x88b5];
 
 fn send(count: usize, ethertype: u16) -> u64 {
@@ -229,7 +229,7 @@ fn a_device_of_another_namespace_is_ignored() {
     });
 }
 
-/// Looks `a1` up until it is as wanted, or for as long as that may take: the kernel does some things in its own time.
+/// Looks up `a1` until it is in the required state, up to the time limit: the kernel makes some changes later.
 fn find_when(wanted: impl Fn(&Device) -> bool) -> Device {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -241,7 +241,7 @@ fn find_when(wanted: impl Fn(&Device) -> bool) -> Device {
     }
 }
 
-/// Checks the ruling on `a1` after these commands.
+/// Checks the engine that `auto` selects for `a1` after these commands.
 fn with_ruling_after(commands: &[&str], check: impl FnOnce(Option<Reason>) + Send) {
     in_new_namespace(|| {
         make_pair(1);
@@ -350,7 +350,7 @@ fn an_upper_device_makes_an_interface_the_hosts() {
 }
 
 #[test]
-fn a_macvlan_in_a_container_is_noticed() {
+fn a_macvlan_in_a_container_is_detected() {
     in_new_namespace(|| {
         make_pair(1);
         let container = Namespace::new();
@@ -451,7 +451,7 @@ fn attached_programs_are_listed_with_their_mode() {
         assert!(shown.contains(&format!("prog/xdp id {} ", attached[0].program_id)), "{shown}");
         assert_eq!(modes(attached), [XdpMode::Native]);
         drop(attachment);
-        // A process that another test starts holds a copy of the link until it has become its program.
+        // A process that another test starts has a copy of the link's descriptor until exec.
         assert_eq!(find_when(|device| device.attached_xdp.is_empty()).attached_xdp, []);
         let _attachment = program.attach_generic(index);
         assert_eq!(modes(find("a1").attached_xdp), [XdpMode::Generic]);
@@ -466,7 +466,7 @@ fn offloads_follow_ethtool() {
         for state in ["on", "off"] {
             let is_on = state == "on";
             namespace::run("ethtool", &format!("-K a1 gro {state} gso {state} tso {state} tx {state}"));
-            // Linux keeps no TSO without checksums and no receive side of them in veth.
+            // Linux disables TSO without checksum offload, and veth has no receive side of these offloads.
             let found = offloads();
             assert_eq!((found.gro, found.gso, found.tso, found.tx_checksum), (is_on, is_on, is_on, is_on));
             namespace::run("ethtool", &format!("-K a1 rxvlan {state} rx-vlan-stag-hw-parse {state}"));
@@ -493,7 +493,7 @@ fn all_devices_are_listed_by_index() {
 }
 
 #[test]
-fn interfaces_that_come_and_go_do_not_spoil_the_list() {
+fn added_and_removed_interfaces_do_not_break_the_list() {
     in_new_namespace(|| {
         let churn = std::sync::atomic::AtomicBool::new(true);
         std::thread::scope(|scope| {
@@ -522,7 +522,7 @@ fn an_alternative_name_finds_the_proper_one() {
 }
 
 #[test]
-fn impossible_names_are_refused_with_the_reason() {
+fn impossible_names_are_rejected_with_the_reason() {
     for name in ["", ".", "..", "a/b", "a:0", "a b", "a\0", "sixteen-letters-"] {
         assert!(matches!(Device::find(name), Err(DeviceError::InvalidName { .. })), "{name:?}");
     }

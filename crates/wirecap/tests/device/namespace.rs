@@ -1,4 +1,4 @@
-//! Network namespaces, and the commands that furnish them.
+//! Network namespaces, and commands that configure them.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -38,7 +38,7 @@ impl Namespace {
     }
 }
 
-/// Runs `body` in a new network namespace, which is gone when it returns.
+/// Runs `body` in a new network namespace, which is removed when it returns.
 pub(crate) fn in_new_namespace(body: impl FnOnce() + Send) {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("WIRECAP_NO_SKIP").is_none(), "this test needs root");
@@ -59,19 +59,19 @@ fn enter_new_namespace() {
     unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.expect("a new namespace");
 }
 
-/// Runs `ip` with these words, in the thread's namespace.
+/// Runs `ip` with these arguments in the thread's namespace.
 pub(crate) fn ip(words: &str) {
     run("ip", words);
 }
 
-/// Runs a program with these words, in the thread's namespace; returns what it says.
+/// Runs a program with these arguments in the thread's namespace; returns its output.
 pub(crate) fn run(program: &str, words: &str) -> String {
     let output = Command::new(program).args(words.split_whitespace()).output().expect(program);
     assert!(output.status.success(), "{program} {words}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// A pair `a0`, `a1` with as many queues as asked for, both up, without any address.
+/// A pair `a0`, `a1` with this number of queues, both up, without addresses.
 pub(crate) fn make_pair(queues: u32) {
     let ends = format!("numtxqueues {queues} numrxqueues {queues}");
     ip(&format!("link add a0 {ends} type veth peer name a1 {ends}"));
@@ -81,7 +81,7 @@ pub(crate) fn make_pair(queues: u32) {
     }
 }
 
-/// The sum of those of `ethtool -S` whose names match: an account that is not ours.
+/// The sum of the statistics of `ethtool -S` whose names match: an independent account.
 pub(crate) fn ethtool_sum(interface: &str, matches: impl Fn(&str) -> bool) -> u64 {
     let counters = run("ethtool", &format!("-S {interface}"));
     let counters = counters.lines().filter_map(|line| line.trim().split_once(": "));

@@ -1,10 +1,10 @@
-//! Packet sockets: a sender of the old kind, one frame after the other, and one that only listens.
+//! Packet sockets: one that sends frame by frame, and one that only listens.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Sends frames out of one interface.
+/// Sends frames on one interface.
 pub(crate) struct Sender {
     socket: OwnedFd,
     address: libc::sockaddr_ll,

@@ -1,4 +1,4 @@
-//! XDP programs of a few instructions and the kernel's frame generator, by bare bpf(2).
+//! XDP programs of a few instructions and the kernel's frame generator, with direct calls of bpf(2).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -12,7 +12,7 @@ const BPF_XDP: u64 = 37;
 const XDP_FLAGS_SKB_MODE: u64 = 1 << 1;
 const BPF_F_TEST_XDP_LIVE_FRAMES: u64 = 1 << 1;
 
-/// What a program decides about each frame.
+/// The verdict of a program for each frame.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict {
     Drop,
@@ -21,7 +21,7 @@ pub(crate) enum Verdict {
     Redirect(u32),
 }
 
-/// How often a program turns round before it decides.
+/// Number of loop iterations of a program before its verdict.
 #[derive(Clone, Copy)]
 struct Turns(u32);
 
@@ -38,7 +38,7 @@ impl Program {
         Self::load_with(verdict, None)
     }
 
-    /// One that takes some hundred microseconds for each frame.
+    /// A program that takes some hundred microseconds per frame.
     pub(crate) fn load_slow(verdict: Verdict) -> Self {
         Self::load_with(verdict, Some(Turns(5_000)))
     }
@@ -83,7 +83,7 @@ impl Program {
         Attachment { _link: unsafe { bpf_fd(BPF_LINK_CREATE, &attributes) } }
     }
 
-    /// Has the kernel put `count` frames to the program and do with them as it says.
+    /// Makes the kernel run the program on `count` frames and execute its verdicts.
     pub(crate) fn generate(&self, count: u32, batch: u32) {
         let frame = [0x02_u8; 60];
         let mut attributes = [0_u64; 10];
@@ -108,9 +108,9 @@ impl Program {
 unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
     const ATTEMPTS: usize = 10;
     for _ in 0..ATTEMPTS {
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         match unsafe { bpf(command, attributes) } {
-            // The verifier breaks off when a signal comes.
+            // A signal interrupts the verifier.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {}
             // SAFETY: what these two commands return is a descriptor without another owner.
             result => return unsafe { OwnedFd::from_raw_fd(result.expect("bpf") as i32) },
@@ -122,7 +122,7 @@ unsafe fn bpf_fd(command: libc::c_long, attributes: &[u64]) -> OwnedFd {
 /// # Safety
 /// The pointers among the attributes are valid for the command.
 unsafe fn bpf(command: libc::c_long, attributes: &[u64]) -> io::Result<libc::c_long> {
-    // SAFETY: as the caller says; the attributes' own size is given.
+    // SAFETY: guaranteed by the caller; the size of the attributes is passed.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }

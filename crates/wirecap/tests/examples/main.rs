@@ -1,4 +1,4 @@
-//! The examples of forwarding do what they say, and lose nothing unaccounted for.
+//! The examples of forwarding behave as documented, and account for every packet.
 
 #[path = "../../examples/balancer.rs"]
 mod balancer;
@@ -20,10 +20,10 @@ use wirecap_testbed::{
     VethPair, pass_program, privileged,
 };
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Runs an example in its namespace while `work` is done, then stops it once what is under way is through.
+/// Runs an example in its namespace during `work`, and stops it when all packets have passed.
 fn while_running(
     middle: &Namespace,
     open: impl FnOnce() -> Capture + Send,
@@ -50,7 +50,7 @@ fn port(ledger: &Ledger, name: &str) -> PortAccount {
         .account
 }
 
-/// What was delivered was handed to the ports, but for what the example dropped, and sent.
+/// Delivered packets were handed to the ports, except those that the example dropped, and were sent.
 #[track_caller]
 fn check_books(ledger: &Ledger, dropped: u64) {
     let (mut taken, mut sent) = (0, 0);
@@ -105,7 +105,7 @@ fn the_firewall_rejects_unsolicited_packets() {
     check_books(&ledger, refused);
 }
 
-/// A front and three backs, each a cable to a host of its own.
+/// A front and three backs, each connected to a separate host.
 fn cables() -> (Namespace, Vec<VethPair>) {
     let middle = Namespace::new().unwrap();
     let cable = |name| VethPair::new((&Namespace::new().unwrap(), "eth0"), (&middle, name), 1, 1500).unwrap();
@@ -153,7 +153,7 @@ fn the_balancer_keeps_each_flow_at_one_port_and_brings_answers_back() {
     }
     assert_eq!((received, back_of_flow.len() as u64), (FRAMES, FLOWS), "{ledger}");
     for name in names {
-        // A third of the flows each, by a hash.
+        // About a third of the flows each, because a hash selects.
         assert!(port(&ledger, name).sent > FRAMES / 10, "{ledger}");
     }
 }

@@ -1,4 +1,4 @@
-//! Filters at work in captures: every engine takes exactly what libpcap's interpreter takes.
+//! Filters in captures: every engine accepts exactly the packets that libpcap's interpreter accepts.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::programs::{Contents, program};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Frames as they come over a cable, of no less than Ethernet's shortest length: before any socket sees them the
-/// kernel drops such as end within a tag.
+/// Frames of at least Ethernet's minimum length, as on a cable: the kernel drops frames that end within a tag
+/// before any socket sees them.
 fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
     let mut choices = Choices::from_seed(seed, count * 2048);
     let padded = |mut data: Vec<u8>| {
@@ -26,7 +26,7 @@ fn frames(seed: u64, count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|_| padded(frame(&mut choices).data)).collect()
 }
 
-/// A filter, and who says what it takes.
+/// A filter, and its reference.
 struct Case {
     request: FilterRequest,
     oracle: Oracle,
@@ -45,7 +45,7 @@ impl Case {
         Self { request: expression.into(), oracle }
     }
 
-    /// By our interpreter: libpcap's finds in scratch memory whatever lay on the stack.
+    /// The reference is our interpreter, because libpcap's does not initialise scratch memory.
     fn of_program(filter: &Filter) -> Self {
         let oracle = Oracle::Interpreter(Interpreter::new(filter).expect("no extensions"));
         Self { request: FilterRequest::Program(filter.program().to_vec()), oracle }
@@ -84,7 +84,7 @@ fn capture(engine: Engine) -> CaptureBuilder {
     Capture::on("a1").engine(engine).chunk(64).pool(64).workers(1).retire_after(Duration::from_millis(1))
 }
 
-/// Every filter in turn, on a capture that goes on all the time.
+/// Every filter in turn, on one running capture.
 fn compare(engine: Engine, cases: &[Case]) -> Ledger {
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
     let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
@@ -99,7 +99,7 @@ fn compare(engine: Engine, cases: &[Case]) -> Ledger {
         at(&far, || capture.set_filter(request.clone())).unwrap_or_else(|error| panic!("{request}: {error}"));
         frames.iter().for_each(|frame| sender.send(frame).unwrap());
         let expected = case.wanted(&frames);
-        // A packet too many stands before those of the next filter.
+        // An excess packet would precede those of the next filter.
         let packets = take(&mut worker, expected.len());
         let place = |packet: &[u8]| frames.iter().position(|frame| frame == packet);
         assert!(
@@ -119,14 +119,14 @@ fn compare(engine: Engine, cases: &[Case]) -> Ledger {
     ledger
 }
 
-/// One expression in so many of a thousand and more.
+/// One expression in this many of more than a thousand.
 fn some_expressions(one_in: usize) -> Vec<Case> {
     let mut all: Vec<String> = expressions(5, 1200).into_iter().step_by(one_in).collect();
     all.extend(winpcap_filters());
     all.iter().map(|expression| Case::of_expression(expression)).collect()
 }
 
-/// Random programs, among them such as the kernel would run otherwise, or not at all.
+/// Random programs, including some that the kernel would evaluate differently or reject.
 fn some_programs() -> Vec<Case> {
     let mut choices = Choices::from_seed(23, 1 << 20);
     let contents = |number: u32| Contents {
@@ -139,7 +139,7 @@ fn some_programs() -> Vec<Case> {
 }
 
 #[test]
-fn packet_sockets_take_what_libpcap_takes() {
+fn packet_sockets_accept_the_packets_that_libpcap_accepts() {
     if privileged() {
         compare(Engine::Packet, &some_expressions(4));
         compare(Engine::Packet, &some_programs());
@@ -147,7 +147,7 @@ fn packet_sockets_take_what_libpcap_takes() {
 }
 
 #[test]
-fn the_xdp_engine_takes_what_libpcap_takes_and_counts_the_rest() {
+fn the_xdp_engine_accepts_the_packets_that_libpcap_accepts_and_counts_the_rest() {
     if privileged() {
         for cases in [some_expressions(1), some_programs()] {
             let ledger = compare(Engine::Xdp, &cases);
@@ -169,7 +169,7 @@ fn write_file(path: &Path, frames: &[Vec<u8>]) {
 }
 
 #[test]
-fn files_give_what_libpcap_takes_and_count_the_rest() {
+fn files_deliver_the_packets_that_libpcap_accepts_and_count_the_rest() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("frames");
     let frames = frames(22, 200);

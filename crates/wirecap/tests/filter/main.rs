@@ -1,4 +1,4 @@
-//! Filters at work in captures. What they do alone is tested in the crate `wirecap-filter`, which makes the expressions,
+//! Filters in captures. Filters alone are tested in the crate `wirecap-filter`, which also makes the expressions,
 //! programs and frames.
 #![allow(dead_code)] // what only the tests there use
 

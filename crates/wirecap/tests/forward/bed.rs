@@ -1,4 +1,4 @@
-//! Where forwarding is tested: three namespaces in a row, and two cables between them.
+//! The test bed of forwarding: three namespaces in a row, connected by two cables.
 
 use std::process::Command;
 use std::thread;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use wirecap::{Capture, CaptureBuilder, CaptureError, Chunk, Engine, Ledger, OpenError, Port, PortAccount};
 use wirecap_testbed::{AfXdpSender, Counters, Namespace, PacketReceiver, Stamp, Traffic, VethPair};
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A - wirecap - B: `a1` and `b0` are in the middle.
@@ -26,7 +26,7 @@ impl Bed {
         Self::with_mtus(queue_count, mtu, mtu)
     }
 
-    /// With an MTU of its own for each cable.
+    /// With a separate MTU for each cable.
     pub(crate) fn with_mtus(queue_count: u32, mtu: u32, other_mtu: u32) -> Self {
         let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
         let a = VethPair::new((&near, "a0"), (&middle, "a1"), queue_count, mtu).unwrap();
@@ -34,7 +34,7 @@ impl Bed {
         Self { middle, a, b }
     }
 
-    /// Runs `work` where wirecap is.
+    /// Runs `work` in wirecap's namespace.
     pub(crate) fn at_middle<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.middle.run_in(work).unwrap()
     }
@@ -60,7 +60,7 @@ impl Bed {
         AfXdpSender::on(&self.a.sender, queue).unwrap()
     }
 
-    /// What B sees, frame by frame.
+    /// The frames that B receives.
     pub(crate) fn receiver(&self) -> PacketReceiver {
         PacketReceiver::on(&self.b.receiver).unwrap()
     }
@@ -77,18 +77,18 @@ impl Bed {
         sender.flush().unwrap();
     }
 
-    /// What arrived at B, by its own count, once nothing more comes.
+    /// The number of packets at B by its own count, after the last one has arrived.
     pub(crate) fn arrived(&self, counters: &mut Counters) -> u64 {
         settled(|| counters.since_start().unwrap().rx_packets)
     }
 
-    /// What left A and reached the middle, by the sender's interface.
+    /// The number of packets that left A and reached the middle, by the sender's interface.
     pub(crate) fn counters(&self) -> (Counters, Counters) {
         (Counters::of(&self.a.sender).unwrap(), Counters::of(&self.b.receiver).unwrap())
     }
 }
 
-/// The value that a count has when it stands still.
+/// The value of a count when it no longer changes.
 pub(crate) fn settled(count: impl FnMut() -> u64) -> u64 {
     let mut count = count;
     let mut last = count();
@@ -118,8 +118,8 @@ pub(crate) fn pass_on(chunk: &mut Chunk, port: &mut Port) {
     port.flush();
 }
 
-/// Forwards by `forward`, each worker with the ports to B and to A, while `send` sends; then stops when everything
-/// that arrived was captured, and closes.
+/// Runs `forward` in each worker with the ports to B and to A while `send` sends; stops when all arrived packets
+/// were captured, and closes.
 pub(crate) fn forwarding<T>(
     bed: &Bed,
     builder: CaptureBuilder,
@@ -163,7 +163,7 @@ pub(crate) fn to_b(ledger: &Ledger) -> PortAccount {
     account
 }
 
-/// Checks that `sent` packets were captured or are accounted for, and forwarded to B or accounted for.
+/// Checks that `sent` packets were captured or counted as dropped, and forwarded to B or counted as dropped.
 pub(crate) fn balanced(ledger: &Ledger, sent: u64, arrived: u64) {
     assert_eq!(ledger.total.offered, sent, "{ledger}");
     let port = to_b(ledger);

@@ -1,4 +1,4 @@
-//! Packets that are changed on the way, and new ones.
+//! Packets that are changed while being forwarded, and new ones.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -8,13 +8,13 @@ use wirecap_testbed::{Stamp, loss_lock, privileged};
 
 use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, one_way, pass_on, to_b};
 
-/// Forwards 200 frames as `change` leaves them, and gives what A sent and what B got.
+/// Forwards 200 frames changed by `change`, and returns the frames that A sent and B received.
 fn changed(
     bed: &Bed,
     change: impl Fn(&mut wirecap::OutPacket<'_>) + Sync,
     frame: impl Fn(u64) -> Vec<u8>,
 ) -> Vec<(Vec<u8>, Vec<u8>)> {
-    // As an interface's own stack takes VLAN tags off before a packet socket sees them, B captures by XDP.
+    // B captures with XDP, because the stack removes VLAN tags before a packet socket sees them.
     let far = bed.b.receiver.namespace.clone();
     let open = || Capture::on("b1").engine(Engine::Xdp).chunk(64).pool(64).open();
     let judge = far.run_in(open).unwrap().unwrap();
@@ -106,7 +106,7 @@ fn packets_grow_and_shrink_at_both_ends_within_their_cell() {
     }
 }
 
-/// Of several cells each, there and back, changed in the first and the last.
+/// Frames of several cells, in both directions, changed in the first and the last cell.
 #[test]
 fn jumbo_frames_are_forwarded_whole() {
     if !privileged() {
@@ -133,7 +133,7 @@ fn jumbo_frames_are_forwarded_whole() {
 }
 
 #[test]
-fn new_packets_are_sent_as_long_as_there_are_cells_and_the_cells_come_back() {
+fn new_packets_are_sent_while_cells_are_free_and_the_cells_return() {
     if !privileged() {
         return;
     }
@@ -145,7 +145,7 @@ fn new_packets_are_sent_as_long_as_there_are_cells_and_the_cells_come_back() {
     let mut port = capture.port("b0").unwrap();
     assert_eq!(port.longest_new_packet(), 1522);
     assert!(port.build(2048).is_none());
-    // Held, they are missing; dropped, they are there again.
+    // While they are held, cells are missing; after they are dropped, the cells are available again.
     for _ in 0..3 {
         let held: Vec<_> = std::iter::from_fn(|| port.build(60)).collect();
         assert_eq!(held.len(), 128, "rounded up to whole chunks");
@@ -171,9 +171,9 @@ fn new_packets_are_sent_as_long_as_there_are_cells_and_the_cells_come_back() {
     assert_eq!((port.taken, port.sent, port.copied, ledger.total.offered), (10_000, 10_000, 0, 0));
 }
 
-/// A shaper: packets are kept, go to another thread, and out when it is time.
+/// A shaper: packets are kept, moved to another thread, and sent later.
 #[test]
-fn packets_may_be_kept_and_sent_by_another_thread_when_their_chunk_is_no_more() {
+fn packets_can_be_kept_and_sent_by_another_thread_after_their_chunk_is_dropped() {
     if !privileged() {
         return;
     }
@@ -204,7 +204,7 @@ fn packets_may_be_kept_and_sent_by_another_thread_when_their_chunk_is_no_more() 
             });
         });
         assert_eq!(bed.arrived(&mut arrived), 666 * (round + 1));
-        // Who asks takes back what was sent, so that the whole pool is there for the next round.
+        // A request for a chunk takes back sent cells, so the whole pool is available for the next round.
         assert!(worker.try_next_chunk().unwrap().is_none());
     }
     drop(worker);
@@ -214,7 +214,7 @@ fn packets_may_be_kept_and_sent_by_another_thread_when_their_chunk_is_no_more() 
     assert_eq!((port.taken, port.sent, port.copied), (1998, 1998, 0));
 }
 
-/// What comes from another capture is copied.
+/// Packets of another capture are copied.
 #[test]
 fn packets_of_another_capture_are_copied() {
     if !privileged() {
@@ -250,9 +250,9 @@ fn packets_of_another_capture_are_copied() {
     assert_eq!((to_b(&ledger).sent, to_b(&ledger).copied), (4, 4), "{:#?}", ledger.ports);
 }
 
-/// What does not fit the way out, is no frame any more, or was cut by the capture.
+/// Packets that are too long to be sent, are too short for a frame, or were truncated by the capture.
 #[test]
-fn frames_of_a_length_that_cannot_be_sent_are_counted_and_their_cells_come_home() {
+fn frames_of_an_invalid_length_are_counted_and_their_cells_return() {
     if !privileged() {
         return;
     }
@@ -280,7 +280,7 @@ fn frames_of_a_length_that_cannot_be_sent_are_counted_and_their_cells_come_home(
             }
             ports[1].flush();
         },
-        // Far more than the pool holds: none may be lost on the way.
+        // Far more than the pool holds: no cell may be lost.
         |capture| {
             for round in 0..100 {
                 for len in [60, 100, 1514, 1523, 9000] {

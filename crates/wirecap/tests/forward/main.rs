@@ -1,5 +1,5 @@
-//! Forwarding, on real veth pairs: A sends, wirecap in the middle forwards, B judges. Every test ends with the books
-//! balanced: what A sent is what B received and what the ledger says was dropped, and why.
+//! Forwarding on real veth pairs: A sends, wirecap in the middle forwards, B receives. Every test ends by comparing
+//! the counts: packets sent by A = packets received by B + packets dropped, by reason, in the ledger.
 
 mod bed;
 mod changing;

@@ -1,4 +1,4 @@
-//! Both ways at once, several workers for a ring, the engine `packet`, and what cannot be had.
+//! Both directions at once, several workers for a ring, the engine `packet`, and unsupported options.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ use crate::bed::{Bed, PATIENCE, balanced, both, forwarding, one_way, pass_on, se
 
 /// The paper's Figure 14: two groups in one capture, each forwards through the other's interface.
 #[test]
-fn two_groups_forward_through_each_other_s_interface_at_once() {
+fn two_groups_forward_through_each_others_interface_at_once() {
     if !privileged() {
         return;
     }
@@ -63,8 +63,8 @@ fn send(mut sender: AfXdpSender, traffic: &Traffic, frames: u64) {
     sender.flush().unwrap();
 }
 
-/// All traffic comes in one ring, two workers need different times for its chunks: the frames leave in the ring's order
-/// all the same, but not where that was not asked for.
+/// All traffic arrives on one ring, and two workers need different times for its chunks: the frames leave in the ring's
+/// order, unless `unordered` is set.
 #[test]
 fn offloaded_packets_leave_in_the_order_of_their_ring() {
     if !privileged() {
@@ -81,7 +81,7 @@ fn offloaded_packets_leave_in_the_order_of_their_ring() {
             &bed,
             builder.advanced(0.0).chunk(16).pool(256),
             |chunk, ports| {
-                // A chunk that takes longer holds up those behind it.
+                // A chunk that takes longer delays the chunks after it.
                 thread::sleep(Duration::from_micros(if chunk.sequence() % 3 == 0 { 3000 } else { 300 }));
                 pass_on(chunk, &mut ports[1]);
             },
@@ -114,7 +114,7 @@ fn offloaded_packets_leave_in_the_order_of_their_ring() {
     assert!(earlier > 0 && late == 0, "{earlier} {late}");
 }
 
-/// A worker that keeps a chunk for longer than the others will wait.
+/// A worker that keeps a chunk longer than the maximum wait.
 #[test]
 fn the_wait_for_an_earlier_chunk_is_bounded() {
     if !privileged() {
@@ -123,7 +123,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(1);
     let (_, mut arrived) = bed.counters();
-    // Long enough for all but the first to be passed on meanwhile.
+    // Long enough for all chunks but the first to be forwarded meanwhile.
     let builder = one_way().advanced(0.0).order_wait(Duration::from_secs(1));
     let capture = bed.open(builder.chunk(16).pool(64));
     let mut worker = capture.workers().pop().unwrap();
@@ -136,7 +136,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
     drop(chunks);
     let account = port.account();
     assert_eq!((account.taken, account.sent, account.waiting), (144, 0, 144), "{account:#?}");
-    // A question for packets sees to it.
+    // A request for a chunk sends them.
     until("the first chunk is given up", || {
         assert!(worker.next_chunk_timeout(Duration::from_millis(10)).unwrap().is_none());
         port.account().waiting == 0
@@ -152,7 +152,7 @@ fn the_wait_for_an_earlier_chunk_is_bounded() {
     balanced(&bed.close(capture), 160, 160);
 }
 
-/// What was sent waits behind a chunk that was not dropped yet when the capture is closed.
+/// Packets wait for a chunk that is not dropped yet when the capture is closed.
 #[test]
 fn a_close_releases_packets_that_wait_for_earlier_chunks() {
     if !privileged() {
@@ -202,7 +202,7 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
                 packet.push_vlan(3).unwrap();
                 assert_eq!((packet.pop_vlan(), packet.timestamp()), (Some(3), time));
                 packet.data_mut()[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-                // Every third takes a way round, on which it is copied once more.
+                // Every third packet takes a detour, on which it is copied once more.
                 let detours = Stamp::of(packet.data()).is_some_and(|stamp| stamp.sequence % 3 == 0);
                 let packet = if detours { packet.detach().into_packet() } else { packet };
                 ports[1 - from].send(packet);
@@ -218,14 +218,14 @@ fn packets_are_copied_where_an_interface_is_captured_by_packet_sockets() {
             }
         },
     );
-    // Nothing that was sent came back: only received packets are captured.
+    // No sent packet came back: only received packets are captured.
     balanced(&ledger, 1000, bed.arrived(&mut arrived));
     let port = to_b(&ledger);
     assert_eq!((port.sent, port.copied, port.bytes), (1000, 1000, 60_000), "{ledger:#?}");
 }
 
-/// A packet socket at the entrance cannot give its cells away: they are copied into those of the port. The other way
-/// round the cell is the port's again as soon as it is copied.
+/// Packets captured by a packet socket are copied into cells of the port. In the other direction, the cell returns
+/// to the port as soon as it is copied.
 #[test]
 fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
     if !privileged() {
@@ -233,7 +233,7 @@ fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
     }
     let _lock = loss_lock().unwrap();
     let bed = Bed::new(1);
-    // The host uses `a1`, so that `auto` leaves it its packets.
+    // The host uses `a1`, so `auto` does not take its packets.
     bed.a.receiver.add_address("10.9.0.1/24").unwrap();
     let capture = bed.open(Capture::on("a1").and("b0").forwarding().chunk(64).pool(64));
     let engines: Vec<_> = capture.interfaces().iter().map(|interface| interface.reception.engine()).collect();
@@ -263,7 +263,7 @@ fn a_capture_by_packet_sockets_may_send_by_xdp_and_the_other_way_round() {
     assert!(received[0] >= 500 && received[1] == 500, "{received:?}");
 }
 
-/// Fewer cells posted than there are, and a keeper.
+/// Not all cells are posted, and there is a keeper.
 #[test]
 fn warm_cells_go_round_through_the_ports_as_well() {
     if !privileged() {
@@ -311,12 +311,12 @@ fn options_that_forwarding_lacks_are_rejected_by_name() {
     bed.ip(&["link", "set", &idle.sender.name, "down"]);
     let down = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("c0")).to_string();
     assert!(down.contains("c0 is down"), "{down}");
-    // A queue that is only sent on is taken as well.
+    // A transmit-only queue is claimed as well.
     let first = bed.open(one_way());
     let taken = bed.refusal(Capture::on("b0").engine(Engine::Xdp).chunk(64).pool(16));
     assert!(matches!(taken, OpenError::QueueTaken { .. }), "{taken}");
     bed.close(first);
-    // What does not forward has no ports.
+    // A capture that does not forward has no ports.
     let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(64).pool(16));
     assert_eq!(capture.ports().count(), 0);
     let error = capture.port("a1").unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Packets pass as they are, in order, and all are accounted for.
+//! Packets pass unchanged, in order, and all are accounted for.
 
 use wirecap::{Port, TxQueue};
 use wirecap_testbed::{Sizes, Stamp, Traffic, loss_lock, privileged};
@@ -50,7 +50,7 @@ fn frames_pass_unchanged_and_in_order() {
     }
 }
 
-/// At the highest rate that the machine makes: what B did not get is in the ledger, to the frame.
+/// At the machine's highest rate: the ledger counts exactly the frames that B did not receive.
 #[test]
 fn at_overload_every_frame_is_accounted_for() {
     if !privileged() {
@@ -77,7 +77,7 @@ fn at_overload_every_frame_is_accounted_for() {
 }
 
 #[test]
-fn queues_are_chosen_as_asked() {
+fn queues_are_selected_as_requested() {
     if !privileged() {
         return;
     }

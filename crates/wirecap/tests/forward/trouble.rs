@@ -1,4 +1,4 @@
-//! Egress that is down, full, removed or flapping: counted, reported, and over when it is back.
+//! An outgoing interface that is down, full, removed or flapping: counted, reported, and recovered.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -18,7 +18,8 @@ fn open(bed: &Bed) -> (Capture, Worker, Port) {
     (capture, worker, port)
 }
 
-/// All cells are there: a burst of the whole pool is kept, and passes to a port that has taken so many before.
+/// Checks that all cells are available: a burst of the whole pool is kept and forwarded to a port that has
+/// taken `taken` packets before.
 #[track_caller]
 fn burst_of_all_cells(bed: &Bed, cells: u64, worker: &mut Worker, port: &mut Port, taken: u64) {
     bed.send(0, cells);
@@ -28,7 +29,7 @@ fn burst_of_all_cells(bed: &Bed, cells: u64, worker: &mut Worker, port: &mut Por
     }
 }
 
-/// How many packets can be built in free cells at a time.
+/// Number of packets that can be built in free cells at a time.
 fn new_packets(port: &mut Port) -> usize {
     std::iter::from_fn(|| port.build(60)).collect::<Vec<_>>().len()
 }
@@ -57,7 +58,7 @@ fn pass(from: &Interface, frame: impl Fn(u64) -> Vec<u8>, frames: u64, worker: &
 }
 
 #[test]
-fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_up() {
+fn an_interface_that_is_down_loses_packets_but_no_cells_and_continues_when_it_is_up() {
     if !privileged() {
         return;
     }
@@ -71,7 +72,7 @@ fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_u
         bed.ip(&["link", "set", "b0", "down"]);
         through(&bed, 5000, &mut worker, &mut port);
         let account = port.account();
-        // Those that were on the ring when it was found out wait there.
+        // Packets that were on the ring when this was detected wait there.
         assert!(account.waiting <= 64, "{account:#?}");
         assert_eq!(account.dropped.down + account.waiting, 5000 * flap - (up - 1000 * flap), "{account:#?}");
         bed.ip(&["link", "set", "b0", "up"]);
@@ -79,7 +80,7 @@ fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_u
         through(&bed, 1000, &mut worker, &mut port);
         let account = port.account();
         up += 1000;
-        // The tests' arithmetic: what waited is sent now.
+        // The packets that waited are sent now.
         up = account.sent.max(up);
         assert_eq!(account.waiting, 0, "{account:#?}");
         assert_eq!(account.sent + account.dropped.total(), account.taken);
@@ -92,8 +93,8 @@ fn an_interface_that_is_down_costs_packets_and_no_cells_and_goes_on_when_it_is_u
     balanced(&bed.close(capture), sent, arrived);
 }
 
-/// An interface goes down, and at last vanishes, while frames are put on its ring: each is counted once, and its cell
-/// comes back once.
+/// An interface goes down, and is finally removed, while frames are put on its ring: each frame is counted once, and
+/// its cell returns once.
 #[test]
 fn an_interface_that_goes_under_traffic_keeps_its_books() {
     if !privileged() {
@@ -148,9 +149,9 @@ fn is_running(bed: &Bed) -> bool {
     String::from_utf8_lossy(&output.stdout).contains(" UP ")
 }
 
-/// Every frame is refused by the device, whose cable leads to nothing: no cell may be lost on the way.
+/// The device rejects every frame, because its cable is not connected: no cell may be lost.
 #[test]
-fn no_cell_leaks_in_a_million_refused_sends() {
+fn no_cell_leaks_in_a_million_rejected_sends() {
     if !privileged() {
         return;
     }
@@ -160,7 +161,7 @@ fn no_cell_leaks_in_a_million_refused_sends() {
     let (capture, mut worker, mut port) = open(&bed);
     ip(&bed.b.receiver.namespace, &["link", "set", "b1", "down"]);
     let mut refused = 0;
-    // Made here, as they need no sender; each is refused by the device or by the ring.
+    // The packets are built here without a sender; the device or the ring rejects each of them.
     while refused < 1_000_000 {
         let mut packet = port.build(60).expect("cells come back");
         packet.data_mut().fill(2);
@@ -182,10 +183,10 @@ fn no_cell_leaks_in_a_million_refused_sends() {
     assert_eq!((ledger.total.offered, ledger.total.dropped.total()), (20_000 + CELLS, 0), "{ledger}");
 }
 
-/// The device at B takes frames and is not done with them, while those from B to A pass. A million have no room on the
-/// tx ring.
+/// The device at B accepts frames and does not complete them, while frames from B to A pass. A million have no room on
+/// the tx ring.
 #[test]
-fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_goes_on() {
+fn a_stalled_direction_loses_packets_but_no_cells_and_the_other_continues() {
     if !privileged() {
         return;
     }
@@ -198,7 +199,7 @@ fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_
     let (mut from_b, mut from_a) = (workers.pop().unwrap(), workers.pop().unwrap());
     let (mut to_a, mut to_b) = (capture.port("a1").unwrap(), capture.port("b0").unwrap());
     let jam = Jam::behind(&bed.b.receiver).unwrap();
-    // Of no protocol, and to no host.
+    // Of an unused protocol, to no host.
     let frame = |_| [&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8, 0x88, 0xb5][..], &[0; 46]].concat();
     // More than the tx ring and the device can hold.
     pass(&bed.a.sender, frame, 4000, &mut from_a, &mut to_b);
@@ -223,7 +224,7 @@ fn a_way_that_is_stalled_costs_its_own_packets_and_no_cells_while_the_other_one_
         assert!(from_a.try_next_chunk().unwrap().is_none());
         to_b.account().waiting == 0
     });
-    // The caller takes back the cells, too.
+    // The caller also takes back the cells.
     assert!(from_a.try_next_chunk().unwrap().is_none());
     let (cells, sent) = (64 * 64, to_b.account().sent);
     burst_of_all_cells(&bed, cells, &mut from_a, &mut to_b, 1_009_000);
@@ -257,9 +258,9 @@ fn an_interface_that_is_removed_costs_packets_and_no_cells() {
     balanced(&bed.close(capture), 7000 + CELLS, arrived);
 }
 
-/// Both are captured from: the worker of the one that is gone is told, the other goes on.
+/// Both interfaces are captured: the worker of the removed one gets an error, the other continues.
 #[test]
-fn the_other_direction_goes_on_when_an_interface_is_removed() {
+fn the_other_direction_continues_when_an_interface_is_removed() {
     if !privileged() {
         return;
     }
@@ -283,7 +284,7 @@ fn the_other_direction_goes_on_when_an_interface_is_removed() {
     balanced(&bed.close(capture), 3000, 0);
 }
 
-/// Nothing can be sent any more, and some frames are on the tx ring: they count, and nothing hangs.
+/// No more frames can be sent, and some are on the tx ring: they are counted, and closing does not hang.
 #[test]
 fn a_capture_is_closed_and_dropped_with_frames_on_the_tx_ring() {
     if !privileged() {
@@ -301,7 +302,7 @@ fn a_capture_is_closed_and_dropped_with_frames_on_the_tx_ring() {
         } else {
             bed.at_middle(|| drop(capture));
         }
-        // A port outlives its capture, and so do chunks: what is sent then goes nowhere.
+        // A port and chunks outlive their capture: packets sent then are dropped.
         port.build(60).into_iter().for_each(|packet| port.send(packet));
         port.flush();
         assert_eq!(port.account().dropped.other, 1, "{:#?}", port.account());
@@ -311,7 +312,7 @@ fn a_capture_is_closed_and_dropped_with_frames_on_the_tx_ring() {
     }
 }
 
-/// The program of a process that is killed in the middle of it.
+/// The process that is killed while it forwards.
 #[test]
 fn a_killed_forwarder_leaves_nothing() {
     if !privileged() {
@@ -334,7 +335,7 @@ fn a_killed_forwarder_leaves_nothing() {
     bed.send(1, 10_000);
     child.kill().unwrap();
     child.wait().unwrap();
-    // The interfaces take other programs, and their queues other sockets.
+    // The interfaces accept other programs, and their queues other sockets.
     drop(bed.at_middle(|| wirecap_testbed::pass_program(&bed.a.receiver)).unwrap());
     bed.close(bed.open(both()));
 }
@@ -369,7 +370,7 @@ fn frames_of_a_raised_mtu_are_forwarded() {
             for end in [&bed.a.sender, &bed.a.receiver, &bed.b.sender, &bed.b.receiver] {
                 ip(&end.namespace, &["link", "set", &end.name, "mtu", "1700"]);
             }
-            // A look of the watcher's, and some time to get round to it.
+            // A check of the watcher, and some delay.
             thread::sleep(Duration::from_millis(800));
             let near = Interface::find(&bed.a.sender.namespace, &bed.a.sender.name).unwrap();
             let traffic = Traffic { sizes: Sizes::fixed(1600), ..bed.traffic() };

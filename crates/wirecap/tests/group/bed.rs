@@ -1,5 +1,5 @@
-//! Where buddy groups are tested, and workers that wait a fixed time per packet: they stand for slow cores,
-//! so that two cores can play many.
+//! The test bed of buddy groups, with workers that wait a fixed time per packet: they simulate slow cores, so
+//! two cores can simulate many.
 
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -10,16 +10,16 @@ use wirecap_testbed::{
     Traffic, VethPair, pass_program,
 };
 
-/// What a worker needs for one packet: it can do 10,000 a second.
+/// A worker's time per packet: it can process 10,000 per second.
 pub(crate) const COST: Duration = Duration::from_micros(100);
 pub(crate) const WORKER_RATE: f64 = 10_000.0;
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Both engines.
 pub(crate) const ENGINES: [Engine; 2] = [Engine::Xdp, Engine::Packet];
 
-/// How long a load lasts: five seconds, or as many as the environment says.
+/// Duration of a load: five seconds, or as set by the environment.
 pub(crate) fn load_time() -> Duration {
     let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
@@ -45,8 +45,8 @@ impl Bed {
         self.receiver.run_in(|| builder.open()).unwrap().unwrap()
     }
 
-    /// Captures with a worker per ring that needs `cost` for a packet while `send` sends, until everything that was kept has
-    /// been processed. `see` gets every chunk with the number of its worker.
+    /// Captures while `send` sends, with a worker per ring that needs `cost` per packet, until all kept packets have been
+    /// processed. `see` gets every chunk with the number of its worker.
     pub(crate) fn process<T>(
         &self,
         builder: CaptureBuilder,
@@ -73,26 +73,26 @@ impl Bed {
             send(self)
         });
         let ledger = self.receiver.run_in(|| capture.close()).unwrap();
-        // Without what had no room on the way to the interface, which is not there to be captured.
+        // Without frames that had no room before the interface, which cannot be captured.
         let arrived = counters.since_start().unwrap().tx_packets;
         assert_eq!(ledger.total.offered, arrived, "{ledger}");
         assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
         (sent, ledger)
     }
 
-    /// One flow of frames of so many bytes.
+    /// One flow of frames of this many bytes.
     pub(crate) fn traffic(&self, frame_bytes: u16) -> Traffic {
         Traffic { sizes: Sizes::fixed(frame_bytes), ..Traffic::to(&self.pair.receiver) }
     }
 
-    /// Sends to each queue frames of so many bytes at its rate, in frames per second, for so long: an error if that was not
-    /// possible.
+    /// Sends frames of this length to each queue at its rate, in frames per second, for this time: an error if the rates
+    /// were not reached.
     pub(crate) fn load(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> Result<u64, String> {
         let (sent, ticks) = self.send(frame_bytes, rates, time);
         ticks.check().map(|()| sent)
     }
 
-    /// The same where nothing depends on whether the sender kept up; gives how many packets it sent, and when.
+    /// The same if the rates need not be reached; returns the number of sent packets, and their times.
     pub(crate) fn send(&self, frame_bytes: u16, rates: &[f64], time: Duration) -> (u64, Ticks) {
         let traffic = self.traffic(frame_bytes);
         let mut sender = SteadySender::on(&self.pair.sender, traffic, self.queues).unwrap();
@@ -103,7 +103,7 @@ impl Bed {
         thread::scope(|scope| spawn(scope, "sender", send).join().unwrap())
     }
 
-    /// The same from inside the kernel, to each queue its own traffic, from a CPU that reaches it.
+    /// The same from inside the kernel, with separate traffic for each queue, from a CPU that reaches it.
     pub(crate) fn load_from_the_kernel(
         &self,
         traffic: &[Traffic],
@@ -130,12 +130,12 @@ impl Bed {
         })
     }
 
-    /// As long as this lives, frames from inside the kernel reach the host's stack.
+    /// While this value exists, frames from inside the kernel reach the host's stack.
     pub(crate) fn pass_to_the_host(&self) -> impl Sized + use<> {
         pass_program(&self.pair.receiver).unwrap()
     }
 
-    /// Traffic of one flow for each of so many rings, which are chosen by the hash of the flow.
+    /// Traffic with one flow for each of this many rings, which the hash of the flow selects.
     pub(crate) fn traffic_by_ring(&self, builder: CaptureBuilder, rings: usize) -> Vec<Traffic> {
         let capture = self.open(builder);
         // Frames to queue n have the n-th port from the source port on.

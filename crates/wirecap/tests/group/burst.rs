@@ -1,4 +1,4 @@
-//! Bursts, on the test bed: what the paper computes in section 3.1, with the rates of the very run.
+//! Bursts on the test bed: the formula of the paper's section 3.1 with the rates of the run.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,12 +11,12 @@ use crate::bed::{Bed, COST, WORKER_RATE};
 /// R x M.
 const CELLS: u64 = 256 * 32;
 
-/// What was seen of a capture while it ran over. Times are in nanoseconds of Unix time.
+/// Observations of a capture that overflowed. Times are in nanoseconds of Unix time.
 #[derive(Default)]
 struct Seen {
     /// Numbers and times of arrival of the packets that were delivered.
     arrivals: Vec<(u64, u64)>,
-    /// How many packets had been processed, and when.
+    /// Numbers of processed packets, with the times.
     processed: Vec<(u64, u64)>,
 }
 
@@ -41,10 +41,10 @@ fn work(mut worker: Worker) -> Seen {
 }
 
 impl Seen {
-    /// The largest burst at the sender's pace that loses nothing, as it was and as R x M x Pin / (Pin - Pp)
-    /// says it should be. The rates are those up to the first loss: on a machine with other work neither
-    /// sender nor worker has exactly its own. So what is shown is that nothing is lost before every cell
-    /// of the pool is in use, and that a cell is of use again as soon as its packet was processed.
+    /// The longest lossless burst at the sender's rate, measured and computed as R x M x Pin / (Pin - Pp). The
+    /// rates are those up to the first loss: on a machine with other work, neither sender nor worker has
+    /// exactly its nominal rate. So the test shows that no packet is lost before every cell of the pool is in
+    /// use, and that a cell is available again as soon as its packet was processed.
     fn burst(&self) -> (f64, f64) {
         let in_sequence = self.arrivals.iter().zip(0..).take_while(|((sequence, _), next)| sequence == next);
         let (packets, filled_at) = in_sequence.map(|((_, at), next)| (next + 1, *at)).last().unwrap();

@@ -9,9 +9,9 @@ use wirecap_testbed::{
 use crate::bed::{Bed, PATIENCE, send_evenly};
 
 const RINGS: u16 = 4;
-/// R x M: what a ring would have by itself.
+/// R x M: the cells of a ring with a separate pool.
 const CELLS: u64 = 128 * 64;
-/// What it has for itself.
+/// Its reserved cells.
 const QUARTER: u64 = CELLS / 4;
 
 /// A sender for each queue.
@@ -47,7 +47,8 @@ fn lossless(ledger: &Ledger, sent: u64) {
     assert!(ledger.is_lossless(), "{ledger}");
 }
 
-/// No worker takes anything while one ring gets what three have, and the others what is their own.
+/// No worker takes packets while one ring gets the packets of three pools, and the others get their reserved
+/// number.
 #[test]
 fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_keep_their_quarter() {
     if !privileged() {
@@ -61,7 +62,7 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
     let ledger = || bed.receiver.run_in(|| capture.ledger()).unwrap();
     for (turn, busy) in [(1, 2), (2, 0)] {
         let sent: [u64; 4] = std::array::from_fn(|ring| if ring == busy { 3 * CELLS } else { QUARTER });
-        // At this pace the keeper may be late by 0.4 s.
+        // At this rate the keeper may be late by 0.4 s.
         senders.send(busy as u16, 3 * CELLS, 5000);
         (0..4).filter(|ring| *ring != busy).for_each(|ring| senders.send(ring as u16, QUARTER, 50_000));
         let waiting: Vec<u64> = capture.backlogs().into_iter().map(u64::from).collect();
@@ -69,7 +70,7 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
         take_all(&mut workers, &sent);
         lossless(&ledger(), turn * sent.iter().sum::<u64>());
     }
-    // More than all cells cannot be kept: what is lost is named.
+    // More packets than cells cannot be kept: the ledger counts the loss.
     senders.send(1, 3 * CELLS + QUARTER + 1000, 20_000);
     let ledger = ledger();
     let lost = ledger.rings[1].account.dropped.no_cell;
@@ -79,7 +80,8 @@ fn a_burst_on_one_of_four_rings_is_absorbed_up_to_three_pools_and_the_others_kee
     assert_eq!(ledger.total.offered, 2 * (3 * CELLS + 3 * QUARTER) + 3 * CELLS + QUARTER + 1000, "{ledger}");
 }
 
-/// What elastic pools are for: the same memory and the same burst as above, with each ring's pool its own.
+/// The purpose of elastic pools: the same memory and the same burst as above, with a separate pool for each
+/// ring.
 #[test]
 fn the_same_burst_overruns_separate_pools_of_the_same_memory() {
     if !privileged() {
@@ -95,7 +97,7 @@ fn the_same_burst_overruns_separate_pools_of_the_same_memory() {
     assert_eq!(burst.dropped.no_cell, 2 * CELLS, "{ledger}");
 }
 
-/// The rings of two interfaces have one pool, too.
+/// The rings of two interfaces can also share a pool.
 #[test]
 fn a_pool_may_stretch_over_interfaces() {
     if !privileged() {

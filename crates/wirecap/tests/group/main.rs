@@ -31,7 +31,7 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
     let ((), ledger) = bed.process(rings().advanced(0.6), COST, see, |bed| {
         let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
         let sent = generator.send(&[Load::new(0, 2000)]).unwrap()[0].frames;
-        // Until its own worker has taken it all: at the end of a capture buddies help whatever T is.
+        // Until its own worker has taken all packets: at the end of a capture buddies help regardless of T.
         let taken = || seen.lock().unwrap().iter().map(|(_, _, packets)| *packets as u64).sum::<u64>();
         let deadline = Instant::now() + PATIENCE;
         while taken() < sent {
@@ -45,18 +45,18 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
 }
 
 #[test]
-fn a_stuck_worker_s_ring_is_drained_to_the_threshold_at_once_and_wholly_later() {
+fn a_stuck_workers_ring_is_drained_to_the_threshold_at_once_and_completely_later() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(2);
-    // Long enough for the helper to get down to the threshold before.
+    // Long enough for the helper to reach the threshold before.
     let capture = bed.open(rings().advanced(0.5).stuck_after(Duration::from_secs(3)));
     let mut workers = capture.workers();
     let mut helper = workers.pop().unwrap();
     let mut stuck = workers.pop().unwrap();
     let mut generator = Generator::new(&bed.pair.sender, &Traffic::to(&bed.pair.receiver)).unwrap();
-    // The ring's own worker takes one chunk and is not heard of again.
+    // The ring's own worker takes one chunk and makes no more requests.
     generator.send(&[Load::new(0, 64)]).unwrap();
     let held = stuck.next_chunk_timeout(PATIENCE).unwrap().unwrap();
     generator.send(&[Load::new(0, 3000)]).unwrap();
@@ -152,13 +152,13 @@ fn a_descriptor_becomes_readable_when_a_buddy_needs_help() {
     let helped = helper.try_next_chunk().unwrap().unwrap();
     assert!(helped.is_offloaded());
     assert_eq!((own.sequence(), helped.sequence()), (0, 1));
-    // Down to the threshold there is more to do; then the descriptor is quiet again.
+    // The descriptor is readable until the backlog is at the threshold; then it is not readable any more.
     while helper.try_next_chunk().unwrap().is_some() {}
     assert_eq!(wait(&helper, 50), 0);
 }
 
-/// With offloading two workers hold chunks of one ring at once; what they did is put back into the
-/// ring's order, which is the order of each of its flows.
+/// With offloading two workers hold chunks of one ring at once. Sequence numbers restore the ring's order,
+/// which includes the order of each flow.
 #[test]
 fn sequence_numbers_restore_the_order_of_every_flow() {
     if !privileged() {
@@ -224,7 +224,7 @@ fn workers_run_on_the_cpus_that_they_were_given() {
             })
         };
         let threads: Vec<_> = capture.workers().into_iter().map(run).collect();
-        // The workers live until both have been asked, lest the other's absence be an error.
+        // Both workers exist until both have made requests; otherwise the absence of one would be an error.
         let (seen, _workers): (Vec<_>, Vec<_>) =
             threads.into_iter().map(|thread| thread.join().unwrap()).unzip();
         seen
@@ -232,7 +232,7 @@ fn workers_run_on_the_cpus_that_they_were_given() {
     assert_eq!(seen, ["1", "0"]);
     let refused = bed.receiver.run_in(|| rings().pin(wirecap::Pin::List(vec![4000])).open()).unwrap();
     assert!(refused.unwrap_err().to_string().contains("CPU"));
-    // A veth has no interrupts: said, and left alone.
+    // A veth has no interrupts: this is reported, and the worker is not pinned.
     drop(capture);
     let capture = bed.open(rings().pin(wirecap::Pin::Auto));
     assert!(capture.placements().iter().all(|placement| placement.cpu.is_none()));

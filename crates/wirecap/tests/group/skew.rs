@@ -1,6 +1,6 @@
-//! The headline of the WireCAP paper, live: a skewed load that the group can process loses nothing in advanced mode, and in
-//! basic mode what arithmetic says. Both modes have the same pools, every load is tried once, and only a run that was
-//! [disturbed](wirecap_testbed::Disturbance) is repeated.
+//! The main result of the WireCAP paper, live: of a skewed load that the group can process, advanced mode loses nothing,
+//! and basic mode loses the computed share. Both modes have the same pools, every load is tried once, and only a run that
+//! was [disturbed](wirecap_testbed::Disturbance) is repeated.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,14 +13,14 @@ use crate::bed::{Bed, COST, ENGINES, WORKER_RATE, load_time};
 /// T, as the paper has it.
 const THRESHOLD: f64 = 0.6;
 
-/// A load, and the settings that are to carry it; one worker per queue.
+/// A load, and the settings that must process it; one worker per queue.
 #[derive(Debug)]
 struct Row<'a> {
     /// M.
     chunk_cells: u32,
     /// R.
     chunks: u32,
-    /// What a packet costs a worker.
+    /// A worker's time per packet.
     cost: Duration,
     /// Packets per second, queue by queue.
     rates: &'a [f64],
@@ -28,7 +28,7 @@ struct Row<'a> {
 
 impl Row<'_> {
     fn builder(&self, engine: Engine) -> CaptureBuilder {
-        // By queue: the engine `packet` spreads flows otherwise, which is all that it can do with frames from the kernel.
+        // By queue; otherwise the engine `packet` distributes by flow, the only possibility for frames from the kernel.
         let source = match engine {
             Engine::Packet if !self.is_fast() => format!("a1@0-{}", self.rates.len() - 1),
             _ => "a1".to_owned(),
@@ -37,12 +37,12 @@ impl Row<'_> {
         builder.workers(self.rates.len())
     }
 
-    /// Whether that is more than a sender makes by system calls.
+    /// Whether that exceeds the rate of a sender that uses system calls.
     fn is_fast(&self) -> bool {
         self.rates.iter().sum::<f64>() > 200_000.0
     }
 
-    /// With the engine `packet` a pool is memory, in which short frames are many more than it has cells.
+    /// With the engine `packet`, a pool has room for many more short frames than it has cells.
     fn frame_bytes(&self, engine: Engine) -> u16 {
         match engine {
             Engine::Packet if !self.is_fast() => 1500,
@@ -73,7 +73,7 @@ impl Row<'_> {
             },
         );
         load?;
-        // Each ring gets the load that is meant for it, also where a hash chooses.
+        // Each ring gets its intended load, even if a hash selects the ring.
         for (ring, rate) in ledger.rings.iter().zip(self.rates) {
             let (offered, meant) = (ring.account.offered as f64, rate * time.as_secs_f64());
             if (offered - meant).abs() > 0.03 * meant + 2.0 {
@@ -97,7 +97,7 @@ impl Row<'_> {
         1.0 / self.cost.as_secs_f64()
     }
 
-    /// Loses nothing, at the first try that is not disturbed; `None` if none was undisturbed.
+    /// Checks that the first undisturbed run loses nothing; `None` if all runs were disturbed.
     #[track_caller]
     fn loses_nothing(&self, bed: &Bed, engine: Engine, time: Duration) -> Option<Ledger> {
         let highest = self.rates.iter().copied().fold(0.0, f64::max);
@@ -108,7 +108,7 @@ impl Row<'_> {
         })
     }
 
-    /// In basic mode, every ring loses what its worker cannot process beyond what its pool holds.
+    /// In basic mode, every ring loses the packets that exceed its worker's capacity and its pool.
     #[track_caller]
     fn loses_in_basic_mode(&self, bed: &Bed, engine: Engine, time: Duration) {
         repeat_if_disturbed(&format!("{self:?}, {engine:?}, {time:?}, basic mode"), |_| {
@@ -120,7 +120,7 @@ impl Row<'_> {
             for (ring, rate) in ledger.rings.iter().zip(self.rates) {
                 let surplus = ((rate - self.worker_rate()) * time.as_secs_f64() - pool).max(0.0);
                 let lost = ring.account.dropped.total() as f64;
-                // A block of the engine `packet` is lost for as long as a part of it is in hand.
+                // With the engine `packet`, a block is unavailable while a part of it is held.
                 let is_more = engine == Engine::Xdp && lost - surplus > 0.02 * rate * time.as_secs_f64();
                 if is_more || surplus - lost > 0.02 * rate * time.as_secs_f64() {
                     return Err(format!("{}: {lost} lost, {surplus} expected: {ledger}", ring.name));
@@ -131,7 +131,7 @@ impl Row<'_> {
     }
 }
 
-/// The loads at which advanced mode lost packets while a worker with traffic of its own did not help.
+/// The loads at which advanced mode lost packets when workers with packets in their own rings did not help yet.
 const ROWS: [Row<'static>; 4] = [
     Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 4_000.0] },
     Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 1.0] },
@@ -183,7 +183,7 @@ fn with_two_queues_basic_mode_loses_the_computed_share_and_advanced_mode_nothing
 }
 
 #[test]
-fn six_queues_with_one_at_twice_its_worker_s_rate_lose_nothing_in_advanced_mode() {
+fn six_queues_with_one_at_twice_its_workers_rate_lose_nothing_in_advanced_mode() {
     if !privileged() {
         return;
     }
@@ -197,7 +197,7 @@ fn six_queues_with_one_at_twice_its_worker_s_rate_lose_nothing_in_advanced_mode(
     }
 }
 
-/// Up to when 99 of 100 packets of the second ring, whose worker helps, were handed out after they arrived.
+/// The time within which 99 of 100 packets of the second ring, whose worker helps, were delivered.
 fn helper_s_waits_p99(row: &Row<'_>, bed: &Bed, time: Duration) -> Result<Duration, String> {
     let waits = Mutex::new(Vec::new());
     let see = |_: usize, chunk: &Chunk| {
@@ -218,10 +218,10 @@ fn helper_s_waits_p99(row: &Row<'_>, bed: &Bed, time: Duration) -> Result<Durati
     Ok(Duration::from_nanos(waits[waits.len() * 99 / 100]))
 }
 
-/// The documented bound: the packet's worker ends its sleep or the chunk in hand, and may serve one foreign chunk before its
-/// home ring. Only where a run is long enough for the hundredth packet to say something.
+/// The documented bound: the packet's worker ends its sleep or its current chunk, and may serve one foreign chunk before its
+/// home ring. Checked only if a run is long enough for a meaningful 99th percentile.
 #[test]
-fn a_helper_s_own_packets_wait_no_longer_than_is_documented() {
+fn a_helpers_own_packets_wait_no_longer_than_documented() {
     if !privileged() || load_time() < Duration::from_secs(20) {
         return;
     }
@@ -237,7 +237,7 @@ fn a_helper_s_own_packets_wait_no_longer_than_is_documented() {
     }
 }
 
-/// Numbers without pattern, the same for the same seed (splitmix64).
+/// Pseudorandom numbers, the same for the same seed (splitmix64).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -258,7 +258,7 @@ impl Random {
     }
 }
 
-/// What the workers of `row` can process in all, measured: each queue gets more than its worker can.
+/// The measured total capacity of the workers of `row`: each queue gets more than its worker can process.
 fn measured_capacity(row: &Row<'_>, bed: &Bed, engine: Engine) -> f64 {
     const TIME: Duration = Duration::from_secs(1);
     let flood = vec![1.3 * row.worker_rate(); row.rates.len()];
@@ -275,7 +275,7 @@ fn measured_capacity(row: &Row<'_>, bed: &Bed, engine: Engine) -> f64 {
     packets as f64 / time.as_secs_f64()
 }
 
-/// How many random splits are tried.
+/// Number of random splits.
 const SPLITS: u64 = 20;
 
 #[test]
@@ -296,14 +296,14 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
         let none = vec![0.0; queues.into()];
         let mut row = Row { chunk_cells: random.one_of(&[32, 64, 128, 256]), chunks: 64, cost, rates: &none };
         let capacity = measured_capacity(&row, &bed, engine);
-        // Mostly one queue has the most of it.
+        // In most cases one queue gets most of the load.
         let shares: Vec<f64> =
             (0..queues).map(|_| random.unit().powi(random.one_of(&[0, 1, 4, 12]))).collect();
         let sum: f64 = shares.iter().sum();
         let rates: Vec<f64> = shares.iter().map(|share| share / sum * Guarantee::LOAD * capacity).collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         row.rates = &rates;
-        // What the sender may catch up comes on top of its rate.
+        // Frames that the sender catches up are in addition to its rate.
         let burst = highest * Ticks::CATCH_UP.as_secs_f64() / (1.0 - THRESHOLD);
         let least = row.guarantee().chunks_for(highest).expect("T is below 1");
         row.chunks = least + (burst / f64::from(row.chunk_cells)).ceil() as u32;

@@ -1,4 +1,4 @@
-//! Where captures are tested: two namespaces, a cable between them, and the engine under test.
+//! The test bed of captures: two namespaces, a cable between them, and the engine under test.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -7,7 +7,7 @@ use wirecap::bpf::Link;
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Packet, Worker};
 use wirecap_testbed::{Generator, Namespace, Traffic, VethPair, pass_program};
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
@@ -32,7 +32,7 @@ impl Bed {
         Self { _pass: pass, ..Self::of(engine, pair) }
     }
 
-    /// A bed around a pair as it is.
+    /// A bed around an existing pair.
     pub(crate) fn of(engine: Engine, pair: VethPair) -> Self {
         let (sender, receiver) = (pair.sender.namespace.clone(), pair.receiver.namespace.clone());
         Self { engine, sender, receiver, pair, _pass: None }
@@ -55,7 +55,7 @@ impl Bed {
         Generator::new(&self.pair.sender, &self.traffic()).unwrap()
     }
 
-    /// Runs `work` where the receiver is.
+    /// Runs `work` in the receiver's namespace.
     pub(crate) fn at_receiver<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.receiver.run_in(work).unwrap()
     }
@@ -68,10 +68,10 @@ impl Bed {
         self.at_receiver(|| capture.close())
     }
 
-    /// Checks that no capture holds anything of the receiver's.
+    /// Checks that no capture holds any object of the receiver.
     pub(crate) fn assert_untouched(&self) {
         match self.engine {
-            // The interface takes another program.
+            // The interface accepts another program.
             Engine::Xdp => drop(self.at_receiver(|| pass_program(&self.pair.receiver)).unwrap()),
             _ => assert_eq!(self.packet_sockets(), 0, "packet sockets are left"),
         }
@@ -111,7 +111,7 @@ pub(crate) fn take(worker: &mut Worker, packets: u64, mut each: impl FnMut(&Chun
     assert_eq!(taken, packets);
 }
 
-/// The heads of a chunk's first and last packets say what the packets say.
+/// The heads of a chunk's first and last packets agree with the packets.
 pub(crate) fn heads_agree(chunk: &Chunk) {
     let few = chunk.len().min(4);
     for range in [0..few, chunk.len() - few..chunk.len()] {

@@ -1,4 +1,4 @@
-//! What holds for every engine, tested with each by the same body.
+//! Tests that apply to every engine, with the same body for each.
 
 use std::collections::HashMap;
 use std::thread;
@@ -249,8 +249,9 @@ fn all_fragments_between_two_hosts_come_in_one_ring(engine: Engine) {
     come_by_flow(engine, 1000, |flow, forth, payload| flow.fragments(forth, payload).to_vec());
 }
 
-/// Sends what `frames` makes of random flows in both directions, with their numbers at the end, to an
-/// interface with one queue and four workers: every frame comes once, and all of one number in one ring.
+/// Sends the frames that `frames` makes of random flows in both directions, with their numbers at the end, to
+/// an interface with one queue and four workers: every frame arrives once, and all frames of one number arrive
+/// on one ring.
 pub(crate) fn come_by_flow(
     engine: Engine,
     flow_count: u32,
@@ -313,7 +314,7 @@ fn stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface(en
     });
     assert!(worker.is_finished());
     if engine == Engine::Xdp {
-        // The host has its packets again while the capture is still open.
+        // The host gets its packets again while the capture is still open.
         bed.assert_untouched();
     }
     balanced(&bed.close(capture), 0);
@@ -445,8 +446,8 @@ fn a_ring_without_a_worker_is_an_error_in_basic_mode(engine: Engine) {
     balanced(&bed.close(capture), 0);
 }
 
-/// Matches the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. One with a loop is for
-/// user space.
+/// Matches the frames whose sequence number is not 7 modulo 8, and not `left_out` modulo 4. A filter with a loop
+/// runs in user space.
 fn all_but(left_out: u32, with_loop: bool) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = Vec::new();
@@ -515,7 +516,7 @@ fn what_was_not_taken_before_the_close_is_filtered_all_the_same(engine: Engine) 
         let capture = bed.open(bed.small().filter(all_but(1, with_loop)));
         bed.generator().send(&[Load::new(0, 1000)]).unwrap();
         let ledger = bed.close(capture);
-        // Of eight in turn the second, sixth and last are not wanted.
+        // The second, sixth and last of each eight do not match.
         balanced(&ledger, 625);
         assert_eq!((ledger.total.delivered, ledger.total.dropped.other), (0, 625), "{ledger}");
         let is_counted = engine == Engine::Xdp || with_loop;

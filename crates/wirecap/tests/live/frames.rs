@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 
-/// A flow, as the end that opened it sees it.
+/// A flow from the point of view of its opener.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Flow {
     pub(crate) source: (IpAddr, u16),
@@ -36,14 +36,14 @@ pub(crate) fn flows() -> impl Strategy<Value = Flow> {
     )
 }
 
-/// A part of a datagram: how many bytes stand before it, and whether there is more behind it.
+/// A part of a datagram: the number of bytes before it, and whether more follow.
 type Fragment = (u16, bool);
 
 const ESP: u8 = 50;
 const IPV6_FRAGMENT: u8 = 44;
 
 impl Flow {
-    /// A frame from the opener (forth) or to it (back), with `payload` behind the transport header.
+    /// A frame from the opener (forth) or to it (back), with `payload` after the transport header.
     pub(crate) fn frame(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
         let transport = self.transport(forth, payload);
         self.datagram(forth, self.protocol(), None, &transport)
@@ -59,8 +59,8 @@ impl Flow {
             .map(|(body, fragment)| self.datagram(forth, self.protocol(), Some(fragment), body))
     }
 
-    /// An encrypted packet, whose ports are not visible. Each direction has a security parameter index (SPI)
-    /// of its own.
+    /// An encrypted packet, whose ports are not visible. Each direction has a separate security parameter index
+    /// (SPI).
     pub(crate) fn encrypted(&self, forth: bool, payload: &[u8]) -> Vec<u8> {
         let spi = if forth { self.source.1 } else { self.destination.1 };
         self.datagram(forth, ESP, None, &[&[1, 1], &spi.to_be_bytes()[..], &[0; 20], payload].concat())

@@ -1,5 +1,4 @@
-//! The engines on real veth pairs. Every test ends with the books balanced: the sender's own count
-//! against the ledger.
+//! The engines on real veth pairs. Every test ends by comparing the ledger with the sender's own count.
 
 mod bed;
 mod every_engine;

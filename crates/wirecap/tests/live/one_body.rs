@@ -1,4 +1,4 @@
-//! One body for whatever packets come from: the engines `xdp`, `packet` and `file`, and the simulated ring.
+//! One body for all sources of packets: the engines `xdp`, `packet` and `file`, and the simulated ring.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn packets() -> Vec<Vec<u8>> {
     (0..1000).map(|_| packet.new_tree(&mut runner).unwrap().current()).collect()
 }
 
-/// What `next` gives and `close` accounts for is `packets`: each once, whole, in order, with the length that it
-/// had and a time from `earliest` on, in chunks that count up.
+/// Checks that `next` returns and `close` accounts for `packets`: each once, complete, in order, with its
+/// length and a time from `earliest` on, in chunks with increasing numbers.
 fn check(
     packets: &[Vec<u8>],
     earliest: u64,

@@ -1,4 +1,4 @@
-//! What only the engine `packet` does.
+//! Tests of the engine `packet` only.
 
 use std::collections::HashMap;
 use std::fs;
@@ -31,7 +31,7 @@ fn bed(queue_count: u32) -> Option<Bed> {
     privileged().then(|| Bed::new(Engine::Packet, queue_count))
 }
 
-/// The packets that come until none came for a while.
+/// The packets that arrive until none has arrived for a while.
 fn all(worker: &mut Worker) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(300)).unwrap() {
@@ -40,7 +40,7 @@ fn all(worker: &mut Worker) -> Vec<Vec<u8>> {
     packets
 }
 
-/// Frames of all sorts: with up to three tags, of any length, of any content.
+/// Frames with up to three tags, of any length and any content.
 fn assorted_frames(count: usize) -> Vec<Vec<u8>> {
     let tag = prop_oneof![Just([0x81, 0x00]), Just([0x88, 0xa8])]
         .prop_flat_map(|protocol| any::<[u8; 2]>().prop_map(move |tag| [protocol, tag].concat()));
@@ -83,7 +83,7 @@ fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
         while read.len() < end {
             assert!(Instant::now() < deadline, "{} of {end} packets came", read.len());
             let NextBlock::Packets(packets) = blocks.open_next() else {
-                // What was put back comes as chunks, up to its last packet.
+                // Packets that were put back are delivered as chunks, including the last one.
                 while let Some(chunk) = worker.try_next_chunk().unwrap() {
                     read.extend(chunk.iter().map(|packet| packet.data().to_vec()));
                 }
@@ -91,7 +91,7 @@ fn packets_that_a_block_reader_leaves_arrive_as_chunks() {
                 continue;
             };
             turns += 1;
-            // All of it, or a part, some of it twice, as a program does that changes its mind.
+            // All packets, or a part, some of them twice.
             let wanted = if turns % 2 == 0 { packets } else { packets / 2 };
             let mut heads = Vec::new();
             assert_eq!(blocks.for_each_head(0..packets, |head| heads.push(head.data.to_vec())), packets);
@@ -162,7 +162,7 @@ fn tcpdump_sees_the_same_packets() {
             (packet.data().to_vec(), packet.wire_len(), packet.timestamp().unwrap().unix_nanos())
         }));
     }
-    // What tcpdump had not written when it ends is lost, so it gets time.
+    // tcpdump loses packets that it has not written when it ends, so the test waits.
     let deadline = Instant::now() + PATIENCE;
     let mut theirs = records(&path);
     while theirs.len() < ours.len() && Instant::now() < deadline {
@@ -202,11 +202,11 @@ fn a_snap_length_below_a_tag_still_records_the_tag_and_the_true_length() {
 }
 
 #[test]
-fn each_direction_of_an_encrypted_flow_comes_in_one_ring() {
+fn each_direction_of_an_encrypted_flow_uses_one_ring() {
     if !privileged() {
         return;
     }
-    // The kernel takes the security parameter index for ports, and each direction has its own.
+    // The kernel treats the security parameter index as ports, and it differs between the directions.
     come_by_flow(Engine::Packet, 1000, |flow, forth, number| {
         let number = 2 * u32::from_be_bytes(*number) + u32::from(forth);
         vec![flow.encrypted(forth, &number.to_be_bytes())]
@@ -251,8 +251,8 @@ fn rings_of_some_queues_get_the_packets_of_those_only() {
     assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
 }
 
-/// Sends each of some random flows to each of so many queues, in both directions. The last bytes tell the
-/// queue and the flow's number, the sender's address the direction.
+/// Sends some random flows to each of this many queues, in both directions. The last bytes contain the queue
+/// and the flow's number, and the sender's address shows the direction.
 fn send_flows_to_queues(bed: &Bed, queues: u8) -> Vec<Vec<u8>> {
     let mut runner = TestRunner::deterministic();
     let flows: Vec<Flow> = (0..400).map(|_| flows().new_tree(&mut runner).unwrap().current()).collect();
@@ -277,7 +277,7 @@ fn flow_of(frame: &[u8]) -> [u8; 4] {
     *frame.last_chunk().unwrap()
 }
 
-/// What there is in the rings, and that each flow is in one of its queue's.
+/// The packets in the rings, after checking that each flow is in one ring of its queue.
 fn all_by_flow(workers: &mut [Worker], ring_of_flow: &mut HashMap<[u8; 4], String>) -> Vec<Vec<u8>> {
     let mut received = Vec::new();
     for worker in workers {
@@ -296,8 +296,8 @@ fn all_by_flow(workers: &mut [Worker], ring_of_flow: &mut HashMap<[u8; 4], Strin
     received
 }
 
-/// Captures from some of four queues with more workers than those: the rings have `names`, share the packets of
-/// their queues fairly, and each packet comes once.
+/// Captures from some of four queues with more workers than queues: the rings have `names`, share the packets
+/// of their queues evenly, and each packet arrives once.
 fn queues_are_shared_out(device: &str, queues: &[u8], names: &[&str]) {
     let Some(bed) = bed(4) else { return };
     let capture = bed.open(bed.small_on(device).workers(names.len()));
@@ -343,7 +343,7 @@ fn the_packets_of_one_queue_are_shared_out_to_all_workers_by_flow() {
 }
 
 #[test]
-fn queues_with_several_rings_stand_beside_those_with_one() {
+fn queues_with_several_rings_can_be_combined_with_queues_with_one() {
     let names = ["a1@0.0", "a1@0.1", "a1@1.0", "a1@1.1", "a1@3"];
     queues_are_shared_out("a1@0,1,3", &[0, 1, 3], &names);
 }
@@ -460,7 +460,7 @@ fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_counts_it() {
     generator.send(&[Load::new(0, 10)]).unwrap();
     let held = worker.next_chunk_timeout(PATIENCE).unwrap().unwrap();
     note(&held, &mut sequences);
-    // Far more than the other seven blocks hold, though every one of them is returned at once.
+    // Far more than the other seven blocks hold, although each of them is returned at once.
     generator.send(&[Load::new(0, 20_000).per_second(200_000)]).unwrap();
     while let Some(chunk) = worker.next_chunk_timeout(Duration::from_millis(200)).unwrap() {
         note(&chunk, &mut sequences);
@@ -474,7 +474,7 @@ fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_counts_it() {
     assert!(sequences.drain(..).eq(0..delivered), "what came before the stall came in order");
 
     drop(held);
-    // The kernel goes on at the very block that was returned.
+    // The kernel continues at the returned block.
     generator.send(&[Load::new(0, 1000)]).unwrap();
     take(&mut worker, 1000, |chunk| note(chunk, &mut sequences));
     assert!(sequences.into_iter().eq(20_010..21_010));
@@ -484,7 +484,7 @@ fn a_chunk_held_for_long_stops_its_ring_and_the_ledger_counts_it() {
 }
 
 #[test]
-fn chunks_returned_in_any_order_all_come_back() {
+fn blocks_of_chunks_returned_in_any_order_are_reused() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().pool(16));
     let mut worker = capture.workers().pop().unwrap();
@@ -528,7 +528,7 @@ fn take_into(worker: &mut Worker, packets: usize, chunks: &mut Vec<Chunk>) {
 }
 
 #[test]
-fn a_chunk_held_after_the_close_keeps_its_packets_and_nothing_of_the_kernel_s() {
+fn a_chunk_held_after_the_close_keeps_its_packets_and_no_kernel_object() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().workers(2));
     let traffic = Traffic { flows: 64, ..bed.traffic() };
@@ -576,7 +576,7 @@ fn a_single_packet_is_delivered_after_the_retire_time() {
         let capture = bed.open(builder);
         let mut worker = capture.workers().pop().unwrap();
         let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-        // A machine with other work on it may be slow, but not every time.
+        // A machine with other work may be slow, but not in every attempt.
         let mut shortest = Duration::MAX;
         for _ in 0..10 {
             let sent = Instant::now();
@@ -588,7 +588,7 @@ fn a_single_packet_is_delivered_after_the_retire_time() {
         shortest
     };
     let soon = measure(bed.small());
-    // The kernel looks at a block in these intervals, wherever in one of them the packet came.
+    // The kernel checks a block at these intervals, regardless of when the packet arrived.
     let late = measure(bed.small().retire_after(Duration::from_millis(300)));
     assert!(soon < late, "{soon:?} {late:?}");
 }
@@ -639,7 +639,7 @@ fn buddies_take_chunks_from_the_ring_of_a_stuck_worker_in_order() {
 }
 
 #[test]
-fn more_rings_than_a_group_takes_are_refused() {
+fn more_rings_than_a_group_supports_are_rejected() {
     let Some(bed) = bed(1) else { return };
     let (error, text) = bed.refusal(bed.small().pool(1).workers(256));
     assert!(matches!(error, OpenError::BadParameter { value: 256, .. }), "{text}");
@@ -669,7 +669,7 @@ fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
     let Some(bed) = bed(1) else { return };
     let with = |rights: CapabilitySet| {
         bed.at_receiver(|| {
-            // Rights are the thread's own, and this one ends with the closure.
+            // Capabilities belong to the thread, and this thread ends with the closure.
             let sets = CapabilitySets { effective: rights, permitted: rights, inheritable: rights };
             set_capabilities(None, sets).unwrap();
             let capture = bed.small().workers(3).open()?;
@@ -685,7 +685,7 @@ fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
     assert!(error.to_string().ends_with("run as root or grant CAP_NET_RAW"), "{error}");
 }
 
-/// Two hosts with addresses and a default route each, as a capture meets them in real life.
+/// Two hosts with an address and a default route each, as in practice.
 fn hosts() -> Bed {
     let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
     let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).unwrap();
@@ -696,7 +696,7 @@ fn hosts() -> Bed {
 }
 
 #[test]
-fn connections_by_the_default_route_go_on_and_super_packets_are_counted() {
+fn connections_by_the_default_route_continue_and_super_packets_are_counted() {
     const BYTES: usize = 8 << 20;
     if !privileged() {
         return;
@@ -755,18 +755,18 @@ fn xdp_takes_the_hosts_packets_only_with_take() {
     let capture = bed.open(bed.small().engine(Engine::Xdp).take(true));
     let warnings = bed.close(capture).warnings;
     assert!(matches!(&warnings[..], [Warning::TakenFromHost { .. }]), "{warnings:?}");
-    // Without the host's traffic nothing needs to be told.
+    // Without traffic of the host, `--take` is not needed.
     let bed = Bed::new(Engine::Auto, 1);
     let capture = bed.open(bed.small());
     assert_eq!(capture.interfaces()[0].reception.engine(), Engine::Xdp);
     assert!(bed.close(capture).warnings.is_empty());
 }
 
-/// The variable that tells the test below that it runs in a user namespace.
+/// The variable that is set for the test below if it runs in a user namespace.
 const ROOTLESS: &str = "WIRECAP_TEST_ROOTLESS";
 
 #[test]
-fn a_user_namespace_of_one_s_own_is_enough() {
+fn a_private_user_namespace_is_sufficient() {
     if std::env::var_os(ROOTLESS).is_some() {
         return capture_rootless();
     }

@@ -1,4 +1,4 @@
-//! What only the engine `xdp` does.
+//! Tests of the engine `xdp` only.
 
 use wirecap::{Capture, Engine, OpenError, Reception, Timestamps};
 use wirecap_testbed::{AfXdpSender, Counters, Load, Stamp, loss_lock, pass_program, privileged};
@@ -35,9 +35,9 @@ fn a_ring_holds_as_many_packets_as_its_pool_has_cells_and_names_the_surplus() {
     assert_eq!(ledger.total.dropped.total(), 200_000 - 131_072, "{ledger}");
 }
 
-/// No worker asks for chunks while 100,000 packets come, six times what is posted at any moment.
+/// No worker requests chunks while 100,000 packets arrive, six times the number of posted cells.
 #[test]
-fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
+fn with_warm_cells_the_keeper_posts_cells_while_the_consumer_sleeps() {
     if !privileged() {
         return;
     }
@@ -55,7 +55,7 @@ fn with_warm_cells_the_keeper_tops_up_while_the_consumer_sleeps() {
         balanced(&ledger, turn * 100_000);
         assert!(ledger.is_lossless(), "{ledger}");
     }
-    // All cells have come back: a burst of what is posted needs no keeper.
+    // All cells have returned: a burst as long as the number of posted cells needs no keeper.
     generator.send(&[Load::new(0, 16_384)]).unwrap();
     take(&mut worker, 16_384, |_| {});
     let ledger = bed.close(capture);
@@ -89,7 +89,7 @@ fn a_capture_of_one_queue_leaves_the_others_to_the_host() {
 }
 
 #[test]
-fn an_encrypted_flow_comes_in_one_ring_in_both_directions() {
+fn both_directions_of_an_encrypted_flow_use_one_ring() {
     if !privileged() {
         return;
     }
@@ -145,7 +145,7 @@ fn packets_of_a_batch_share_the_time_of_the_first_of_eight() {
     assert!(groups.iter().all(|&packets| packets <= 8), "one time for {:?} packets", groups.iter().max());
     assert!(groups.contains(&8), "the clock was read for every packet");
 
-    // What the last packet of a batch was told is not told to the next batch.
+    // The next batch does not get the timestamp of the last packet of a batch.
     for _ in 0..50 {
         let before = unix_nanos();
         generator.send(&[Load::new(0, 3)]).unwrap();

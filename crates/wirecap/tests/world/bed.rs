@@ -1,5 +1,5 @@
-//! Where captures are tested whose interfaces change: two namespaces, a cable between them, and a sender that knows
-//! when it sent what.
+//! The test bed of captures whose interfaces change: two namespaces, a cable between them, and a sender that
+//! records its packets with their times.
 
 use std::ops::Range;
 use std::process::Command;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, Ledger, Worker};
 use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair};
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait for what must not come.
+/// Waiting time for packets that must not arrive.
 pub(crate) const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
@@ -27,7 +27,7 @@ impl Bed {
         Self { sender, receiver, pair }
     }
 
-    /// One with so many queues in use of those that it could have.
+    /// A bed with this many queues in use, and more possible.
     pub(crate) fn with_queues(in_use: u32, most: u32) -> Self {
         let bed = Self::new(most);
         bed.set_sender_queues(in_use);
@@ -45,7 +45,7 @@ impl Bed {
         run(&self.receiver, "ethtool", &["-L", "a1", "rx", &count]);
     }
 
-    /// Runs `work` where the receiver is.
+    /// Runs `work` in the receiver's namespace.
     pub(crate) fn at_receiver<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.receiver.run_in(work).unwrap()
     }
@@ -58,13 +58,13 @@ impl Bed {
         self.at_receiver(|| capture.close())
     }
 
-    /// Sends so many packets to a receive queue.
+    /// Sends this many packets to a receive queue.
     pub(crate) fn send(&self, queue: u32, packets: u64) {
         send(&self.pair, queue, packets);
     }
 }
 
-/// Sends so many packets from the pair's first end to a receive queue of the second one, none of which is refused.
+/// Sends this many packets from the pair's first end to a receive queue of the second one; none may be rejected.
 pub(crate) fn send(pair: &VethPair, queue: u32, packets: u64) {
     send_numbered(pair, queue, 0..packets);
 }
@@ -93,7 +93,7 @@ pub(crate) fn small_on(device: &str, engine: Engine) -> CaptureBuilder {
     Capture::on(device).engine(engine).chunk(64).pool(256)
 }
 
-/// Takes chunks until nothing has come for a while.
+/// Takes chunks until no packets have arrived for a while.
 pub(crate) fn take_all(worker: &mut Worker) -> Result<u64, CaptureError> {
     let mut taken = 0;
     while let Some(chunk) = worker.next_chunk_timeout(A_WHILE)? {

@@ -1,4 +1,4 @@
-//! What the kernel counts in few bits.
+//! Counters of the kernel with few bits.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use wirecap_testbed::{pass_program, privileged};
 
 use crate::bed::{Bed, small};
 
-/// How many packets a ring's socket has dropped since it was last asked, which is asked hereby.
+/// Number of packets that a ring's socket has dropped since the last query; this is also a query.
 fn take_drops(socket: &impl AsRawFd) -> u32 {
     let mut counts = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
     let mut bytes = size_of_val(&counts) as libc::socklen_t;
@@ -30,7 +30,7 @@ fn drops_are_added_up_before_their_counter_wraps_also_without_a_reader() {
         return;
     }
     let bed = Bed::new(1);
-    // Before the capture opens: without a program a veth has no queue to its end that could count what it drops.
+    // Before the capture opens: without a program a veth end has no queue that counts its drops.
     let _pass = pass_program(&bed.pair.receiver).unwrap();
     let capture = bed.open(small(Engine::Packet).pool(2).workers(1));
     let socket = capture.packet_socket(0).unwrap();

@@ -1,4 +1,4 @@
-//! The host comes to use an interface that `auto` has taken from it.
+//! The host begins to use an interface that `auto` captures with `xdp`.
 
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use wirecap_testbed::{privileged, wait_until};
 use crate::bed::{Bed, ip, take_all};
 
 #[test]
-fn auto_hands_an_interface_back_when_the_host_gets_an_address_on_it() {
+fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
     if !privileged() {
         return;
     }
@@ -52,15 +52,15 @@ fn auto_hands_an_interface_back_when_the_host_gets_an_address_on_it() {
         let ledger = bed.close(capture);
         let handed_back = events.lock().unwrap().iter().filter(|event| is_handed_back(event)).count();
         assert_eq!(handed_back, 1, "{:?}", events.lock().unwrap());
-        // The stack of a bridge or of an address may send of its own: only what was sent here is counted.
+        // The stack of a bridge or an address may send packets itself: only packets sent here are counted.
         assert_eq!((taken, ledger.total.delivered), (1_200, 1_200), "{commands:?} {ledger}");
         assert_eq!(ledger.engine, "xdp, packet");
-        // An interface that was down was not seen then.
+        // Packets of an interface are unseen while it is down.
         assert_eq!(ledger.is_lossless(), kind != "bond", "{ledger}");
     }
 }
 
-/// Whether interfaces of this kind can be made; none is always there.
+/// Whether interfaces of this kind can be created; no kind is always available.
 fn kernel_has(bed: &Bed, kind: &str) -> bool {
     let arguments = match kind {
         "" => return true,
@@ -112,6 +112,6 @@ fn auto_leaves_an_interface_to_a_dhcp_client() {
     assert_eq!(choice().engine, wirecap::device::ChosenEngine::Packet);
     client.kill().unwrap();
     client.wait().unwrap();
-    // What only sends or sets promiscuous mode has no protocol, and does not listen.
+    // A socket that only sends or sets promiscuous mode has no protocol, and does not listen.
     wait_until("no socket listens", || !choice().why.contains("packet socket"));
 }

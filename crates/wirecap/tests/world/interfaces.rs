@@ -1,4 +1,4 @@
-//! Interfaces that go away and come back, and those that change.
+//! Interfaces that are removed and return, and interfaces that change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use wirecap_testbed::{Namespace, VethPair, privileged, wait_until};
 
 use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all};
 
-/// The cable is taken out, and another one put in.
+/// The cable is replaced by another one.
 fn replace_cable(bed: &mut Bed, away: Duration) {
     bed.pair.receiver.delete().unwrap();
     thread::sleep(away);
@@ -30,7 +30,7 @@ fn a_removed_interface_is_reported_while_another_is_busy() {
         let mut worker = capture.workers().pop().unwrap();
         let done = AtomicBool::new(false);
         let error = thread::scope(|scope| {
-            // More packets come than are taken: the worker never has nothing to do.
+            // More packets arrive than are taken: the worker is never idle.
             let sender = scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     bed.send(0, 3_200);
@@ -65,11 +65,12 @@ fn a_removed_interface_is_reported_while_another_is_busy() {
 }
 
 #[test]
-fn an_interface_that_comes_back_is_captured_again() {
+fn an_interface_that_returns_is_captured_again() {
     if !privileged() {
         return;
     }
-    // Two rings of the engine packet are a group, whose sockets keep the interface that they joined it for.
+    // Two rings of the engine `packet` are a group, whose sockets are tied to the interface on which they
+    // joined.
     for (engine, device, workers) in [
         (Engine::Xdp, "a1", 2),
         (Engine::Packet, "a1", 1),
@@ -84,7 +85,7 @@ fn an_interface_that_comes_back_is_captured_again() {
         let capture = bed.open(small_on(device, engine).workers(workers).reattach(true));
         let mut workers = capture.workers();
         (0..2).for_each(|queue| bed.send(queue, 500));
-        // One worker has taken a chunk and keeps it; what else there is waits in the rings.
+        // One worker has taken a chunk and keeps it; all other packets wait in the rings.
         let take = |worker: &mut Worker| worker.next_chunk_timeout(A_WHILE).unwrap();
         let held = workers.iter_mut().find_map(take).unwrap();
         let bytes: Vec<Vec<u8>> = held.iter().map(|packet| packet.data().to_vec()).collect();
@@ -124,14 +125,14 @@ fn every_cell_is_in_use_again_after_a_return() {
         return;
     }
     let mut bed = Bed::new(1);
-    // A pool of 512 cells: if some were not posted again, as many packets would find none.
+    // A pool of 512 cells: if some were not posted again, as many packets would be dropped.
     let capture = bed.open(Capture::on("a1").engine(Engine::Xdp).chunk(32).pool(16).reattach(true));
     let mut worker = capture.workers().pop().unwrap();
     let mut sent = 0;
     for round in 0..4 {
         bed.send(0, 400);
         sent += 400;
-        // In each round other cells are out, wait in the ring, or were taken back.
+        // In each round other cells are outstanding, wait in the ring, or were taken back.
         let held = worker.next_chunk_timeout(PATIENCE).unwrap().unwrap();
         if round % 2 == 0 {
             take_all(&mut worker).unwrap();

@@ -1,5 +1,5 @@
-//! Captures while the world around them changes: receive queues, programs, interfaces, addresses. Every test ends with
-//! the ledger against the sender's own count, and what is missing there was sent in a time that the ledger names.
+//! Captures during changes of receive queues, programs, interfaces and addresses. Every test ends by comparing the
+//! ledger with the sender's own count; missing packets must have been sent in a period that the ledger lists.
 
 mod bed;
 mod counters;

@@ -7,7 +7,8 @@ use wirecap_testbed::{Watch, privileged};
 
 use crate::bed::Bed;
 
-/// How often each engine opens its rings. The times are printed (`--nocapture`) for `docs/performance.md`.
+/// Number of times that each engine opens its rings. The times are printed (`--nocapture`) for
+/// `docs/performance.md`.
 const OPENINGS: usize = 5;
 
 #[test]

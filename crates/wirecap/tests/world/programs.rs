@@ -11,7 +11,7 @@ use wirecap_testbed::{privileged, wait_until};
 
 use crate::bed::{Bed, PATIENCE, run, small, take_all};
 
-/// Detaches the program from the receiver, as its administrator might; false if there is none.
+/// Detaches the program from the receiver, as an administrator might; false if there is none.
 pub(crate) fn detach(bed: &Bed, name: &str) -> bool {
     let id = bed.at_receiver(|| {
         let attached = Device::find(name).unwrap().attached_xdp.first()?.program_id;
@@ -44,7 +44,7 @@ fn a_program_that_was_detached_is_attached_again() {
     assert!(taken >= 1_000, "the program was not attached again: {ledger}");
 }
 
-/// Has the capture's own link run another program, which gives every packet to the host.
+/// Makes the capture's own link run another program, which passes every packet to the host.
 fn replace(bed: &Bed) {
     bed.at_receiver(|| {
         let attached = Device::find("a1").unwrap().attached_xdp[0].program_id;
@@ -69,7 +69,7 @@ fn a_program_that_was_replaced_is_attached_again() {
     assert_eq!(take_all(&mut worker).unwrap(), 500);
     let before = SystemTime::now();
     replace(&bed);
-    // The watcher may have looked while this went on, and found all well.
+    // The watcher may have checked meanwhile and found everything in order.
     let replaced = SystemTime::now();
     bed.send(0, 500);
     wait_until("the program is back", || !bed.at_receiver(|| capture.ledger()).unseen.is_empty());
@@ -86,7 +86,7 @@ fn a_program_that_was_replaced_is_attached_again() {
 }
 
 #[test]
-fn a_program_that_was_replaced_ends_a_capture_that_is_not_to_attach_again() {
+fn a_replaced_program_ends_a_capture_without_reattaching() {
     if !privileged() {
         return;
     }
@@ -123,7 +123,7 @@ fn a_filter_that_is_set_while_the_program_is_detached_holds_when_it_is_back() {
 }
 
 #[test]
-fn a_capture_that_is_not_to_attach_again_ends_with_an_error() {
+fn a_detached_program_ends_a_capture_without_reattaching() {
     if !privileged() {
         return;
     }

@@ -20,14 +20,15 @@ fn packets_of_a_queue_that_appears_are_captured_or_counted() {
     (0..2).for_each(|queue| bed.send(queue, 500));
     bed.set_receiver_queues(4);
     bed.set_sender_queues(4);
-    // At once, before anything can have noticed, and later.
+    // At once, before the change can be detected, and later.
     (0..4).for_each(|queue| bed.send(queue, 500));
     std::thread::sleep(std::time::Duration::from_secs(1));
     (0..4).for_each(|queue| bed.send(queue, 500));
     let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
     let ledger = bed.close(capture);
     assert_eq!(ledger.total.delivered, taken, "{ledger}");
-    // A veth runs the program on a new queue only when it is told to: what came before went by unseen, and unknown.
+    // A veth runs the program on a new queue only after it is attached again: earlier packets were neither seen nor
+    // counted.
     assert!(ledger.total.offered <= 5_000, "{ledger}");
     assert!(
         ledger.is_lossless() == (ledger.total.delivered == 5_000 && ledger.unseen.is_empty()),
@@ -85,7 +86,7 @@ fn a_ring_is_taken_at_run_time_and_given_up_again() {
     bed.set_sender_queues(3);
     (0..3).for_each(|queue| bed.send(queue, 400));
     take(1_200);
-    // The kernel keeps a queue that has a socket.
+    // The kernel does not remove a queue that has a socket.
     let two = ["-L", "a1", "rx", "2"];
     let try_two = || std::process::Command::new("ethtool").args(two).output().unwrap().status.success();
     bed.set_sender_queues(2);
@@ -94,7 +95,7 @@ fn a_ring_is_taken_at_run_time_and_given_up_again() {
     wait_until("the queue is free", || bed.receiver.run_in(try_two).unwrap());
     (0..2).for_each(|queue| bed.send(queue, 400));
     take(800);
-    // It comes back in a seat of its own.
+    // It returns in a new seat.
     bed.set_receiver_queues(3);
     wait_until("there is a ring for it", || capture.rings().len() == 4);
     wait_until("it gets packets", || {

@@ -1,4 +1,4 @@
-//! Random sequences of what may happen to an interface, while a sender that knows when it sent what keeps the book.
+//! Random sequences of interface events, while a sender records its packets with their times.
 
 use std::env;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,19 +13,19 @@ use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, 
 use crate::bed::{Bed, ip, run, send_numbered};
 use crate::programs::detach;
 
-/// Sequences that are tried unless `WIRECAP_SEQUENCES` says otherwise.
+/// Number of sequences, unless `WIRECAP_SEQUENCES` sets it.
 const SEQUENCES: u64 = 6;
-/// By how much a gap may exceed what happened.
+/// Maximum excess of a gap over its event.
 const LOOK_PERIOD: Duration = Duration::from_millis(250);
-/// What has happened has come through after so long.
+/// Time after which an event has taken effect.
 const SETTLING: Duration = Duration::from_millis(50);
-/// M, and R x M: room for all that comes in the longest stall.
+/// M, and R x M: room for all packets of the longest stall.
 const CHUNK_CELLS: u32 = 32;
 const POOL_CELLS: u32 = 2048;
 /// Between two packets.
 const PACE: Duration = Duration::from_micros(300);
 
-/// Numbers without pattern, the same for the same seed (splitmix64).
+/// Pseudorandom numbers, the same for the same seed (splitmix64).
 #[derive(Debug)]
 struct Random(u64);
 
@@ -75,14 +75,14 @@ impl Happened {
     }
 }
 
-/// A packet that the kernel took, and when.
+/// A packet that the kernel accepted, with its time.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     from: SystemTime,
     to: SystemTime,
 }
 
-/// Sends until it is told to stop, on whatever interface is called `a0`; returns what was taken, by number.
+/// Sends until it is stopped, on any interface named `a0`; returns the accepted packets, by number.
 fn send_until(stop: &AtomicBool, bed: &Bed) -> Vec<Sent> {
     let traffic = Traffic { flows: 16, ..Traffic::to(&bed.pair.receiver) };
     let mut sent: Vec<Sent> = Vec::new();
@@ -95,7 +95,7 @@ fn send_until(stop: &AtomicBool, bed: &Bed) -> Vec<Sent> {
         };
         let frame = traffic.frame(Stamp { queue: 0, sequence: sent.len() as u64 });
         let from = SystemTime::now();
-        // A number that was not taken is used again.
+        // The number of a rejected packet is used again.
         if socket.send_now(&frame).is_ok() {
             sent.push(Sent { from, to: SystemTime::now() });
             sender = Some(socket);
@@ -105,7 +105,7 @@ fn send_until(stop: &AtomicBool, bed: &Bed) -> Vec<Sent> {
     sent
 }
 
-/// What a reader is told, and what it has seen.
+/// The commands to a reader, and the packets that it has seen.
 #[derive(Debug, Default)]
 struct Reading {
     stalled: AtomicBool,
@@ -249,8 +249,8 @@ impl Sequence {
         self.happened.push(Happened { step, from, to: SystemTime::now() });
     }
 
-    /// Sends one of the queues as many packets as its pool has cells, but for those that chunks hold, while its reader is
-    /// stalled: all of them find one, whatever happened before.
+    /// Sends as many packets to one of the queues as its pool has cells that chunks do not hold, while its reader is
+    /// stalled: each packet must find a cell, regardless of earlier events.
     fn fill_a_pool(&mut self, sent: &mut Vec<Sent>, reading: &Reading) {
         let queue = self.random.below(self.queues.into()) as u32;
         reading.stalled.store(true, Ordering::Relaxed);
@@ -318,7 +318,7 @@ impl Sequence {
     }
 }
 
-/// Compares what was sent with what is in the books.
+/// Compares the sent packets with the ledger.
 fn judge(
     sent: &[Sent],
     mut seen: Vec<u64>,
@@ -340,7 +340,7 @@ fn judge(
         ledger.unseen.iter().any(is_in)
     };
     let outside = absent.iter().filter(|packet| !in_a_gap(packet)).count() as u64;
-    // What was dropped is in the books, and it is not known which packets it were.
+    // The ledger counts dropped packets, but not which packets these were.
     assert!(outside <= total.dropped.total(), "{outside} packets are in no gap: {}", story());
     if ledger.unseen.is_empty() {
         assert_eq!(total.offered + total.filtered.unwrap_or(0), sent.len() as u64, "{}", story());
@@ -352,7 +352,7 @@ fn judge(
     }
 }
 
-/// By how much a gap is longer than what happened in it; `None` if nothing did that leaves gaps.
+/// The excess of a gap over its event; `None` if there was no event that causes gaps.
 fn excess_of(gap: &Unseen, happened: &[Happened]) -> Option<Duration> {
     let to = gap.to?;
     let causes: Vec<_> = happened.iter().filter(|happened| happened.overlaps(gap)).collect();
@@ -368,7 +368,7 @@ fn excess_of(gap: &Unseen, happened: &[Happened]) -> Option<Duration> {
 
 /// Runs in part in `make test`; `WIRECAP_SEQUENCES=200` runs all, `WIRECAP_SEQUENCE=N` one of them.
 #[test]
-fn whatever_happens_to_an_interface_each_packet_is_counted_or_in_a_gap() {
+fn each_packet_is_counted_or_in_a_gap_in_random_sequences_of_events() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! Where captures are tested: two namespaces and a cable between them.
+//! The test bed of captures: two namespaces and a cable between them.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Ledger, OpenError, Worker};
 use wirecap_testbed::{Namespace, Traffic, VethPair};
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
@@ -31,7 +31,7 @@ impl Bed {
         Traffic::to(&self.pair.receiver)
     }
 
-    /// Runs `work` where the receiver is.
+    /// Runs `work` in the receiver's namespace.
     pub(crate) fn at_receiver<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.receiver.run_in(work).unwrap()
     }

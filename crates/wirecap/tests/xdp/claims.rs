@@ -1,4 +1,4 @@
-//! Whose turn it is to change what is on an interface, while other processes have it.
+//! The right to change the programs of an interface, while other processes have it.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -20,7 +20,7 @@ fn a_capture_can_be_stopped_while_a_filter_waits_for_its_turn() {
     let mut generator = Generator::new(&bed.pair.sender, &bed.traffic()).unwrap();
     generator.send(&[Load::new(0, 100)]).unwrap();
     take(&mut worker, 100, |_| {});
-    // As another process of ours that is about to open a capture, and does not get on.
+    // Simulates another wirecap process that is opening a capture and makes no progress.
     let name = format!("wirecap/1/{}/turn", bed.pair.receiver.index);
     let listen = || UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     let turn = bed.at_receiver(listen);

@@ -1,4 +1,4 @@
-//! Filters in the XDP program: what is not wanted never takes a cell.
+//! Filters in the XDP program: non-matching packets never use a cell.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use wirecap_testbed::{
 
 use crate::bed::{Bed, balanced, small, take};
 
-/// How long to wait for a frame that must not come.
+/// Waiting time for a frame that must not arrive.
 const SILENCE: Duration = Duration::from_millis(100);
 
 /// Frames with these numbers, sent to queue 0.
@@ -27,7 +27,7 @@ fn send_to(queue: u16, interface: &Interface, traffic: &Traffic, sequences: Rang
     sender.flush().unwrap();
 }
 
-/// What the host's stack got of the test's frames.
+/// The test's frames that the host's stack received.
 fn host_frames(receiver: &mut PacketReceiver) -> Vec<u64> {
     let mut sequences = Vec::new();
     while let Some(frame) = receiver.receive(SILENCE).unwrap() {
@@ -42,7 +42,7 @@ fn non_matching_packets_go_to_the_host_and_use_no_cell() {
         return;
     }
     let bed = Bed::with_mtu(1, 1500);
-    // A ring for 16 packets: only what is wanted may take its cells.
+    // A ring for 16 packets: only matching packets may use its cells.
     let capture = bed.open(small().chunk(16).pool(1).filter("udp and ether[55] & 63 = 5"));
     let mut worker = capture.workers().pop().unwrap();
     let mut host = PacketReceiver::on(&bed.pair.receiver).unwrap();
@@ -125,7 +125,7 @@ fn packets_of_several_fragments_are_filtered_by_their_true_bytes_and_length() {
     assert!(ledger.warnings.is_empty(), "{:?}", ledger.warnings);
 }
 
-/// A program that compares the last byte of the sequence number with `value` behind so many comparisons.
+/// A program that compares the last byte of the sequence number with `value` after this many other comparisons.
 fn long_program(comparisons: usize, value: u32) -> FilterRequest {
     let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
     let mut program = Vec::new();
@@ -201,7 +201,7 @@ fn filters_that_the_verifier_rejects_run_in_user_space_with_the_reason_and_corre
 }
 
 #[test]
-fn the_cells_of_packets_that_user_space_turns_away_come_back() {
+fn the_cells_of_packets_rejected_in_user_space_are_posted_again() {
     if !privileged() {
         return;
     }
@@ -252,7 +252,7 @@ fn a_bad_filter_changes_nothing() {
 }
 
 #[test]
-fn interfaces_have_filters_of_their_own() {
+fn interfaces_have_separate_filters() {
     if !privileged() {
         return;
     }

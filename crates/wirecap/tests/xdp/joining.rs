@@ -1,4 +1,4 @@
-//! Several captures on one interface, each on queues of its own.
+//! Several captures on one interface, each with separate queues.
 
 use std::process::Command;
 use std::thread;
@@ -31,13 +31,13 @@ fn only_worker(capture: &Capture) -> Worker {
     workers.remove(0)
 }
 
-/// Nothing of wirecap's is left: the interface takes another program at once.
+/// No object of wirecap is left: the interface accepts another program at once.
 fn assert_untouched(bed: &Bed) {
     drop(bed.at_receiver(|| pass_program(&bed.pair.receiver)).unwrap());
 }
 
 #[test]
-fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
+fn captures_join_and_leave_in_any_order_without_disturbing_each_other() {
     if !privileged() {
         return;
     }
@@ -66,7 +66,7 @@ fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
             balanced(&ledger, sent);
             assert!(ledger.is_lossless(), "{ledger}");
         }
-        // What is not captured passes: to the host, while a program is there to be counted by.
+        // Other packets pass to the host, where a program counts them.
         let queues = counters.since_start().unwrap().rx_queues;
         assert_eq!((queues[3].passed(), queues[leaving[2]].passed()), (300, 0));
         assert_eq!(queues[leaving[0]].passed(), 200);
@@ -75,7 +75,7 @@ fn captures_join_and_leave_in_any_order_and_disturb_each_other_by_nothing() {
 }
 
 #[test]
-fn captures_that_share_an_interface_may_be_as_different_as_they_like() {
+fn captures_that_share_an_interface_may_have_different_settings() {
     if !privileged() {
         return;
     }
@@ -192,7 +192,7 @@ fn nothing_is_lost_when_others_join_and_leave() {
             let sequences = reader.join().unwrap();
             let ledger = bed.close(first);
             balanced(&ledger, sent);
-            // Only a reader that gets no processor time for long may miss some.
+            // Only a reader without processor time for long may lose some.
             assert_eq!(ledger.total.dropped.total(), ledger.total.dropped.no_cell, "{ledger}");
             assert_eq!(ledger.total.delivered, sequences.len() as u64);
             assert!(sequences.is_sorted_by(|one, next| one < next));
@@ -236,7 +236,7 @@ fn one_alone_has_its_program_attached_directly() {
     assert_untouched(&bed);
 }
 
-/// As when a process is being killed: its claims are gone, its link is not yet.
+/// As when a process is being killed: its claims are already gone, its link is not.
 #[test]
 fn leftovers_of_other_processes_are_replaced() {
     if !privileged() {

@@ -17,7 +17,7 @@ const FRAME_BYTES: usize = MTU as usize + 14;
 /// Bytes of a frame in a cell of 4 KiB.
 const CELL_ROOM: usize = 4096 - 256;
 
-/// A frame of this length with its number in it, in which no two places look the same.
+/// A frame of this length with its number, in which no two positions have the same contents.
 fn frame(number: u64, len: usize) -> Vec<u8> {
     static PATTERN: LazyLock<Vec<u8>> =
         LazyLock::new(|| (0..10_000u32).map(|n| (n * n / 3 + n) as u8).collect());
@@ -104,7 +104,7 @@ fn a_snap_length_cuts_jumbo_frames_wherever_it_falls() {
 }
 
 #[test]
-fn jumbo_frames_from_the_host_s_stack_keep_their_vlan_tags() {
+fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
     if !privileged() {
         return;
     }
@@ -155,7 +155,7 @@ fn a_pool_that_is_full_drops_jumbo_frames_whole() {
     assert_eq!(counters.since_start().unwrap().handed_over(), 1500);
 }
 
-/// At the highest rate the machine makes: every packet that is delivered is whole, and all are counted.
+/// At the machine's highest rate: every delivered packet is complete, and all are counted.
 #[test]
 fn jumbo_frames_at_full_rate_are_all_accounted_for() {
     if !privileged() {
@@ -193,7 +193,7 @@ fn jumbo_frames_at_full_rate_are_all_accounted_for() {
         readers.into_iter().map(|reader| reader.join().unwrap()).sum()
     });
     let ledger = bed.close(capture);
-    // What the veth's ring had no room for never reached the receiver.
+    // Frames for which the veth's ring had no room never reached the receiver.
     let lost_on_the_wire = counters.since_start().unwrap().tx_dropped;
     balanced(&ledger, 40_000 - lost_on_the_wire);
     assert_eq!(ledger.total.delivered, delivered);
@@ -218,9 +218,9 @@ fn a_chunk_must_hold_the_longest_frame() {
     balanced(&bed.close(capture), 5);
 }
 
-/// On the loopback, whose packets are up to 64 KiB long and come as the stack made them.
+/// On the loopback interface, whose packets are up to 64 KiB long and arrive unsegmented.
 #[test]
-fn the_longest_packets_of_all_come_through_the_stack_s_own_hook() {
+fn packets_of_64_kib_arrive_through_the_stacks_hook() {
     if !privileged() {
         return;
     }

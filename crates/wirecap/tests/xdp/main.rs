@@ -1,5 +1,5 @@
-//! What only the engine `xdp` does, on real veth pairs. Every test ends with the books balanced: the
-//! sender's own count against the ledger.
+//! Tests of the engine `xdp` only, on real veth pairs. Every test ends by comparing the ledger with the
+//! sender's own count.
 
 mod bed;
 mod claims;

@@ -21,14 +21,14 @@ fn an_unread_ring_loses_its_own_packets_and_not_its_neighbours() {
         return;
     }
     let bed = Bed::new(1);
-    // 600 packets at least; a ring of the kernel's has room for 1,024.
+    // At least 600 packets; a kernel ring has room for 1,024.
     let capture = bed.open(small().chunk(60).pool(10).workers(3));
     let mut workers = capture.workers();
     let stuck = workers.remove(1);
     let traffic = Traffic { flows: 300, ..bed.traffic() };
     let mut generator = Generator::new(&bed.pair.sender, &traffic).unwrap();
     let mut sent = 0;
-    // As many at a time as the others have room for, whatever their share.
+    // As many at a time as the others have room for, regardless of their share.
     for _ in 0..20 {
         sent += generator.send(&[Load::new(0, 600)]).unwrap()[0].frames;
         for worker in &mut workers {
@@ -132,7 +132,7 @@ fn buddies_drain_the_software_ring_of_a_stuck_worker() {
     assert!(ledger.is_lossless() && ledger.rings[1].account.offloaded_chunks > 0, "{ledger}");
 }
 
-/// At the highest rate the machine makes: conservation over all rings, whatever is lost.
+/// At the machine's highest rate: conservation over all rings, regardless of losses.
 #[test]
 fn software_rings_at_full_rate_account_for_every_packet() {
     if !privileged() {
@@ -175,7 +175,7 @@ fn rings_are_created_only_for_requested_workers() {
     let (error, text) = bed.refusal(small().chunk(65_536).pool(1024).workers(1000));
     assert!(matches!(error, OpenError::BadParameter { .. }), "{text}");
     assert!(text.contains("R x M x rings"), "{text}");
-    // A pool of the default size keeps to its share of the memory, whatever is made of it.
+    // A pool of the default size keeps to its share of the memory, regardless of how it is divided.
     let one = bed.open(Capture::on("a1").engine(Engine::Xdp).buffer(48 << 20));
     let one_bytes = one.interfaces()[0].pool_bytes;
     bed.close(one);

@@ -1,4 +1,4 @@
-//! Where pages and metrics are served: a loopback address, or a local socket. Other hosts never reach either.
+//! The address of pages and metrics: a loopback address, or a local socket. Other hosts cannot reach either.
 
 use std::fmt;
 use std::fs;
@@ -46,7 +46,7 @@ impl fmt::Display for HttpAddress {
     }
 }
 
-/// A socket that connections come to.
+/// A listening socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     socket: Option<OwnedFd>,
@@ -54,7 +54,7 @@ pub(crate) struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen. A socket at a path gets the mode 0660; one that no process listens to any more is replaced.
+    /// Starts listening. A socket at a path gets the mode 0660; a socket without a listening process is replaced.
     pub(crate) fn bind(address: &HttpAddress) -> io::Result<Self> {
         let (socket, address) = match address {
             HttpAddress::Loopback(address) => {
@@ -75,13 +75,13 @@ impl Listener {
         Ok(Self { socket: Some(socket), address })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// Its address, with the port that the system selected.
     pub(crate) fn address(&self) -> &HttpAddress {
         &self.address
     }
 
-    /// Whether a request with this `host` is meant for this server. A foreign page can make a browser send requests
-    /// here under its own name (DNS rebinding), and must not read the answers.
+    /// Whether a request with this `host` is for this server. A website can make a browser send requests here under
+    /// the website's name (DNS rebinding), and must not read the answers.
     pub(super) fn is_called(&self, host: &str) -> bool {
         let HttpAddress::Loopback(_) = self.address else { return true };
         let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -104,7 +104,8 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         drop(self.socket.take());
-        // A process that gave up its privileges may have no right to do so: the next capture replaces it.
+        // A process that dropped its privileges may not be allowed to remove it; then the next capture replaces
+        // it.
         if let HttpAddress::Path(path) = &self.address
             && place::state_of(path).is_ok_and(|state| state == State::Dead)
         {

@@ -17,10 +17,10 @@ use crate::history;
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 4 << 10;
-/// How long a client may take for the head of a request, once it has begun, and how long a connection may be silent.
+/// Time limits for the head of a request from its first byte on, and for an idle connection.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long a client may take nothing of its answer.
+/// Time limit for a client that does not read its answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The state of a connection.
@@ -28,7 +28,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 enum Phase {
     /// The head of a request.
     Reading,
-    /// The thread that knows the capture has been asked.
+    /// It waits for an answer of the thread that has the capture.
     AwaitsStatus(Request),
     /// An answer is being written.
     Writing,
@@ -41,7 +41,7 @@ pub(crate) struct Connection {
     /// Bytes that were read and belong to no request yet.
     inbox: Vec<u8>,
     phase: Phase,
-    /// Since when it is at that, or when it read or wrote the last time.
+    /// Time at which this state began, or of the last read or write.
     since: Instant,
     /// The connection ends when it has read everything.
     closes: bool,
@@ -90,7 +90,7 @@ impl Client for Connection {
         (self.phase != Phase::Reading, self.since)
     }
 
-    /// Takes up the requests that are all there, each once the answer before was taken.
+    /// Processes complete requests, each after the previous answer was read.
     fn serve(&mut self, listener: &Listener, desk: &Desk) {
         while self.phase == Phase::Reading && !self.inbox.is_empty() && !self.peer.is_gone {
             let given = &self.inbox[..self.inbox.len().min(HEAD_BYTES_MAX)];
@@ -134,7 +134,7 @@ impl Connection {
             Some(0) => self.peer.is_gone = true,
             Some(count) => {
                 if self.inbox.is_empty() {
-                    // A head takes so long from its first byte on, however slowly the others come.
+                    // The time limit of a head counts from its first byte.
                     self.since = Instant::now();
                 }
                 self.inbox.extend_from_slice(&buffer[..count]);
@@ -160,7 +160,7 @@ impl Connection {
         self.give(&response, request.head_only);
     }
 
-    /// The thread that knows the capture has answered.
+    /// The thread that has the capture has answered.
     fn answer_with_status(&mut self, line: &Line) {
         let Phase::AwaitsStatus(request) = self.phase else { return };
         let response = match (request.resource, serde_json::from_str::<Value>(line)) {

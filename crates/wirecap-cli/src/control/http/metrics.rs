@@ -1,7 +1,7 @@
-//! The metrics, made from the answer to `status`: so they agree with it, and with the ledger, to the packet.
+//! The metrics, generated from the answer to `status`, so they agree exactly with it and with the ledger.
 //!
-//! Names are for good: a metric is added, or left out in a new major version, and never means something else. Two forms of text
-//! differ in little: OpenMetrics 1.0, which Prometheus asks for, and the older one, for tools that read no other.
+//! Names are stable: metrics may be added, or removed in a new major version, but never change their meaning. There are two
+//! similar formats: OpenMetrics 1.0, which Prometheus requests, and the older one, for other tools.
 
 use std::fmt::{Display, Write};
 
@@ -104,7 +104,7 @@ fn capture(text: &mut Text<'_>, status: &Value) {
     );
 }
 
-/// Each ring's page of the ledger.
+/// Each ring's part of the ledger.
 fn rings(text: &mut Text<'_>, status: &Value) {
     let rings: Vec<&Value> = list(&status["ledger"]["rings"]).collect();
     let of_each = |field: &'static str| of_each("ring", &rings, field);
@@ -162,7 +162,7 @@ fn rings(text: &mut Text<'_>, status: &Value) {
     );
 }
 
-/// Where each ring's cells are, its threshold, and who helps.
+/// The places of each ring's cells, its threshold, and its helpers.
 fn pools(text: &mut Text<'_>, status: &Value) {
     let rings: Vec<&Value> = list(&status["pool"]["rings"]).collect();
     let states = ["posted", "waiting", "captured", "free"];
@@ -237,7 +237,7 @@ fn ports(text: &mut Text<'_>, status: &Value) {
     );
 }
 
-/// What the packets are written to, and its index.
+/// The output of the packets, and its index.
 fn writer(text: &mut Text<'_>, status: &Value) {
     let writer = &status["writer"];
     let one = |field: &'static str| [(vec![], &writer[field])];
@@ -283,7 +283,7 @@ type Labels<'a> = Vec<(&'a str, &'a str)>;
 struct Text<'a> {
     text: String,
     open: bool,
-    /// The capture's name, which every sample bears.
+    /// The capture's name, a label of every sample.
     capture: &'a str,
 }
 
@@ -328,7 +328,7 @@ impl Text<'_> {
         samples: impl IntoIterator<Item = (Labels<'v>, &'v Value)>,
     ) {
         let samples = samples.into_iter().filter(|(_, value)| value.is_number());
-        // In OpenMetrics a family's name lacks what its samples' names end in.
+        // In OpenMetrics a family's name lacks the suffix of its samples' names.
         let family_suffix = if self.open { "" } else { suffix };
         let mut is_first = true;
         for (labels, value) in samples {

@@ -5,7 +5,8 @@ use std::fmt::Write;
 use super::response::{POLICY, Response};
 
 const PAGE: &str = include_str!("page.html");
-/// In its place the page gets a number that nothing else knows, and only what bears that number runs.
+/// A placeholder in the page that is replaced by a random number; only scripts and styles with that number are
+/// executed.
 const NONCE: &str = "@NONCE@";
 
 /// The page.
@@ -17,7 +18,7 @@ pub(super) fn response() -> Response {
     Response { policy: Some(policy), ..Response::ok("text/html; charset=utf-8", PAGE.replace(NONCE, &nonce)) }
 }
 
-/// 128 bits of the kernel's, as hexadecimal digits.
+/// 128 random bits of the kernel, as hexadecimal digits.
 fn nonce() -> String {
     let mut bytes = [0_u8; 16];
     // So few bytes are never interrupted, once the system has begun.

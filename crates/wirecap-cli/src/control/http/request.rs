@@ -1,8 +1,8 @@
-//! A request as its head says it, and what the answer to it is about.
+//! A parsed request, and the subject of its answer.
 
 use httparse::{EMPTY_HEADER, Status};
 
-/// Bytes of a request's head at most.
+/// Maximum bytes of a request's head.
 pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
 /// Header fields at most.
 const FIELDS_MAX: usize = 64;
@@ -37,7 +37,7 @@ pub(super) struct Refusal(pub(super) &'static str, pub(super) &'static str);
 const BAD: &str = "400 Bad Request";
 
 impl Request {
-    /// Takes a request from the beginning of `bytes`, and says how many bytes it had; `None` if it is not all there.
+    /// Parses a request at the beginning of `bytes`, and returns its length; `None` if it is incomplete.
     pub(super) fn parse(
         bytes: &[u8],
         is_called: impl Fn(&str) -> bool,

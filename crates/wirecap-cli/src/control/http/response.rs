@@ -1,4 +1,4 @@
-//! An answer: what every one of them says to browsers, and its body.
+//! An answer: its headers, and its body.
 
 /// The default policy of an answer: it may load and run nothing.
 pub(super) const POLICY: &str =
@@ -9,7 +9,7 @@ pub(super) const POLICY: &str =
 pub(super) struct Response {
     pub(super) status: &'static str,
     pub(super) content_type: &'static str,
-    /// What may be loaded and run, in place of [nothing](POLICY).
+    /// The policy, instead of [the default](POLICY).
     pub(super) policy: Option<String>,
     pub(super) body: String,
 }

@@ -1,11 +1,11 @@
-//! What devices and drivers do to frames before a capture sees them, and which frames they refuse.
+//! Changes that devices and drivers make to frames before a capture sees them, and frames that they reject.
 
 use wirecap::CellFit;
 
 use crate::doctor::finding::{Change, Diagnosis, Finding, Setting, Severity};
 use crate::doctor::host::{Host, Nic};
 
-/// What most networks with long frames use.
+/// The usual MTU of networks with long frames.
 const LONG_MTU: u32 = 9000;
 
 pub(super) fn check(nic: &Nic, _host: &Host, diagnosis: &mut Diagnosis) {
@@ -57,7 +57,7 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// What the host sends is captured before it is cut; where it sends nothing there is nothing to cut.
+/// Packets that the host sends are captured before they are segmented; this matters only if the host sends.
 fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
     if nic.host_traffic.is_none() {
         return;
@@ -88,7 +88,7 @@ fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
 }
 
 fn vlan(nic: &Nic, diagnosis: &mut Diagnosis) {
-    // A veth hands tags on beside the frame; XDP frames have them inside. The stack's engine puts them back.
+    // A veth passes tags outside of the frame; XDP frames contain them. The engine `packet` puts them back.
     if nic.engine != "xdp" || !nic.is_hardware() {
         return;
     }

@@ -20,7 +20,7 @@ pub(super) fn check(host: &Host, diagnosis: &mut Diagnosis) {
     apparmor(host, diagnosis);
 }
 
-/// Bytes that a capture of all interfaces takes by default, on a machine with memory for it.
+/// Default memory of a capture of all interfaces, on a machine with sufficient memory.
 fn pool_bytes(host: &Host) -> u64 {
     let wanted: u64 = host.nics.iter().map(|nic| nic.wanted_pool_bytes).sum();
     wanted.min(host.memory_bytes("MemTotal").unwrap_or(u64::MAX) / 8)

@@ -1,9 +1,9 @@
-//! Which processors do the work, and whether they are awake.
+//! Processors: their assignment, and their idle states.
 
 use crate::doctor::finding::{Change, Diagnosis, Finding, Setting, Severity};
 use crate::doctor::host::{Host, Nic, as_list, list};
 
-/// Where no link's speed says how long a ring lasts.
+/// The limit if no link speed determines how long a ring lasts.
 const WAKE_UP_MAX_MICROS: u64 = 100;
 
 const ONLINE: &str = "/sys/devices/system/cpu/online";
@@ -47,7 +47,7 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     isolated(nic, host, &served, diagnosis);
 }
 
-/// The processors that should serve the interface: those of its node that are not set apart.
+/// The processors that should serve the interface: those of its node that are not isolated.
 fn best_processors(nic: &Nic, host: &Host) -> Vec<u32> {
     let apart = host.text(ISOLATED).map(list).unwrap_or_default();
     let node = node_of(nic, host);
@@ -167,7 +167,7 @@ fn allowed(host: &Host, diagnosis: &mut Diagnosis) {
     };
     let (allowed, online) = (list(allowed.trim()), host.processors());
     let apart = host.text(ISOLATED).map(list).unwrap_or_default();
-    // An isolated CPU is in the list only of processes that were pinned there.
+    // An isolated CPU is only in the lists of processes that are pinned to it.
     let usable: Vec<u32> = online.iter().copied().filter(|processor| !apart.contains(processor)).collect();
     if usable.iter().all(|processor| allowed.contains(processor)) {
         return;

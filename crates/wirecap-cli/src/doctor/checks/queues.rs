@@ -1,4 +1,4 @@
-//! How packets get into receive queues: how many there are, how deep, how flows are spread over them.
+//! Receive queues: their number, their size, and the distribution of flows over them.
 
 use wirecap::device::Channels;
 
@@ -7,7 +7,7 @@ use crate::doctor::host::{Host, Nic};
 
 /// Deeper rings no longer fit the processors' caches, and the pool behind the ring keeps bursts.
 const RING_ENOUGH: u32 = 4096;
-/// Longer than this no interrupt is put off by any driver's default.
+/// No driver delays interrupts longer than this by default.
 const COALESCING_MAX_MICROS: u32 = 1000;
 /// A key by which both directions of a flow have the same Toeplitz hash: the same two bytes over and over.
 const SYMMETRIC_KEY: [u8; 2] = [0x6d, 0x5a];
@@ -23,7 +23,7 @@ pub(super) fn check(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// A change that resets the link is safe only where the host does not use it.
+/// A change that resets the link is safe only if the host does not use the link.
 fn is_idle(nic: &Nic) -> bool {
     nic.host_traffic.is_none()
 }
@@ -130,7 +130,7 @@ fn coalescing(nic: &Nic, diagnosis: &mut Diagnosis) {
         let better = (half / 4).clamp(1, 50).to_string();
         diagnosis.found(finding.change(setting, coalescing.usecs.to_string(), &better, true));
     } else if coalescing.usecs == 0 && coalescing.frames <= 1 && nic.driver.as_deref() != Some("virtio_net") {
-        // virtio reports 0 and 1 where its device cannot put interrupts off at all.
+        // virtio reports 0 and 1 if its device does not support interrupt coalescing.
         let finding = Finding::of_nic(nic, "coalescing", Severity::Costs, "one interrupt per packet")
             .seen(source, value)
             .so("Under load a CPU spends its time on interrupts instead of packets.");
@@ -215,7 +215,8 @@ fn indirection(nic: &Nic, table: &[u32], source: &str, diagnosis: &mut Diagnosis
     }
     let (least, most) =
         (entries.iter().min().copied().unwrap_or(0), entries.iter().max().copied().unwrap_or(0));
-    // Tables are often no multiple of the number of queues, so that some have one entry more.
+    // The length of a table is often not a multiple of the number of queues, so some queues have one entry
+    // more.
     if table.is_empty() || most - least <= 1.max(table.len() as u32 / nic.rx_queues / 4) {
         return;
     }

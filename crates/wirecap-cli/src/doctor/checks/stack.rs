@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_stack_s_counts_are_hexadecimal() {
+    fn the_stacks_counts_are_hexadecimal() {
         let text = "19535937 00000000 0000029c 00000000\n049382c2 0000000a 00000177 00000000\n";
         assert_eq!(softnet_counts(text), [[0x1953_5937, 0, 0x29c], [0x0493_82c2, 10, 0x177]]);
     }

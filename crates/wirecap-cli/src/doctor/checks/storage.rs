@@ -1,14 +1,14 @@
-//! Whether the disk takes what the links carry.
+//! Whether the disk is as fast as the links.
 
 use crate::doctor::finding::{Diagnosis, Finding, Severity};
 use crate::doctor::host::{Disk, Host};
 
-/// What disks of a kind take at most, in bytes a second: written in order, for long.
+/// Maximum sustained sequential write rate of a kind of disk, in bytes per second.
 const ROTATING: u64 = 200_000_000;
 const SATA: u64 = 550_000_000;
 const NVME: u64 = 2_000_000_000;
 
-/// Bytes a second that a disk takes, and how that is known.
+/// A disk's write rate in bytes per second, and its source.
 fn speed(disk: &Disk) -> Option<(u64, &'static str)> {
     if let Some(measured) = disk.measured_bytes_per_second {
         return Some((measured, "measured by writing"));

@@ -1,4 +1,4 @@
-//! What the interface and its driver can do for a capture at all.
+//! The capabilities of the interface and its driver.
 
 use wirecap::device::XdpSince;
 use wirecap::grouped;
@@ -184,7 +184,7 @@ fn bus(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     }
 }
 
-/// Hardware timestamps further off than this are wrong, not merely imprecise.
+/// Hardware timestamps with a larger error than this are wrong, not just imprecise.
 const CLOCK_TOLERANCE_NANOS: u64 = 1_000_000;
 
 fn clock(nic: &Nic, diagnosis: &mut Diagnosis) {

@@ -1,10 +1,9 @@
-//! The baseline: a bare AF_XDP receive loop, as a good C programmer writes it after the kernel's own
-//! `xdpsock`. It peeks a batch, touches each packet's header, puts each cell back on the fill ring,
-//! and publishes both rings once per batch. It trusts the kernel blindly and knows nothing of chunks,
-//! threads or accounts.
+//! The baseline: a bare AF_XDP receive loop, modelled on the kernel's `xdpsock`. It peeks a batch, reads each
+//! packet's header, puts each cell back on the fill ring, and publishes both rings once per batch. It trusts
+//! the kernel and has no chunks, threads or accounts.
 //!
-//! It takes nothing of the engine's but the loader of its XDP program. With several queues it has a thread, cells and
-//! rings for each, as one process per queue would.
+//! It uses nothing of the engine except the loader of its XDP program. With several queues it has a thread, cells and
+//! rings for each, like one process per queue.
 
 #![allow(unsafe_code)]
 
@@ -33,7 +32,7 @@ use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 const CELL_BYTES: u32 = 2048;
-/// As many as `xdpsock` takes at once.
+/// The batch size of `xdpsock`.
 const BATCH: u32 = 64;
 const BUSY_RETRY_TIME: Duration = Duration::from_millis(500);
 
@@ -49,7 +48,7 @@ pub struct Arguments {
     /// Number of each queue's cells, and of entries in each of its rings; a power of two
     #[arg(long, default_value_t = 131_072)]
     cells: u32,
-    /// spin, poll, or microseconds to sleep when nothing is there
+    /// spin, poll, or microseconds to sleep when no packets wait
     #[arg(long, default_value = "100")]
     wait: Wait,
     /// End after this many packets
@@ -59,7 +58,7 @@ pub struct Arguments {
     handler: Options,
 }
 
-/// What to do when nothing is there.
+/// The action when no packets wait.
 #[derive(Debug, Clone, Copy)]
 pub enum Wait {
     /// Look again at once.
@@ -104,7 +103,7 @@ pub fn run(arguments: &Arguments) -> Outcome<()> {
     Report::print(count, &handler)
 }
 
-/// One half of a ring, as libxdp's `xsk_ring_cons` and `xsk_ring_prod`.
+/// One half of a ring, like libxdp's `xsk_ring_cons` and `xsk_ring_prod`.
 struct Ring<T> {
     producer: *const AtomicU32,
     consumer: *const AtomicU32,
@@ -148,7 +147,7 @@ struct Receiver {
     _program: Arc<(Link, Map)>,
 }
 
-// SAFETY: rings and cells are mapped until the process ends, and belong to one receiver only.
+// SAFETY: rings and cells are mapped until the process ends, and belong to one receiver.
 unsafe impl Send for Receiver {}
 
 impl Receiver {
@@ -169,7 +168,7 @@ impl Receiver {
         Ok(receiver)
     }
 
-    /// Receives until it is time to stop, and gives each packet to `each`.
+    /// Receives until it must stop, and passes each packet to `each`.
     fn run(
         mut self,
         arguments: &Arguments,
@@ -196,7 +195,7 @@ impl Receiver {
 
     fn post_all(&mut self, cells: u32) {
         for cell in 0..cells {
-            // SAFETY: the ring has as many slots as there are cells, and nothing is on it yet.
+            // SAFETY: the ring has as many slots as there are cells, and is empty.
             unsafe { self.fill.slot(cell).write(u64::from(cell) * u64::from(CELL_BYTES)) };
         }
         self.fill.index = cells;
@@ -204,7 +203,7 @@ impl Receiver {
         unsafe { &*self.fill.producer }.store(cells, Ordering::Release);
     }
 
-    /// Receives up to a batch and says how many packets it was.
+    /// Receives up to a batch and returns the number of packets.
     #[inline]
     fn receive(&mut self, each: &mut impl FnMut(&[u8], u32)) -> u32 {
         // SAFETY: the ring stays mapped.
@@ -245,7 +244,7 @@ impl Receiver {
         let _ = rustix::net::recv(&self.socket, &mut [0u8; 0], rustix::net::RecvFlags::DONTWAIT);
     }
 
-    /// Waits for packets, or a while.
+    /// Waits for packets, or for a time.
     fn poll(&self) {
         let mut descriptors =
             [libc::pollfd { fd: self.socket.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
@@ -254,7 +253,7 @@ impl Receiver {
     }
 }
 
-/// Maps the cells, on huge pages where they are to be had, and gives them to the kernel.
+/// Maps the cells, on huge pages if available, and registers them with the kernel.
 fn register_cells(socket: &OwnedFd, cells: u32) -> io::Result<*mut u8> {
     let bytes = cells as usize * CELL_BYTES as usize;
     let protection = ProtFlags::READ | ProtFlags::WRITE;

@@ -1,4 +1,4 @@
-//! A buddy group by wirecap's library: a worker per ring, in basic or advanced mode.
+//! A buddy group with wirecap's library: a worker per ring, in basic or advanced mode.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::handler::{Handler, Options};
 use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
-/// How long a worker waits before it looks whether it is time to stop.
+/// Interval at which a waiting worker checks whether it must stop.
 const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What to receive and how.
@@ -60,7 +60,7 @@ impl From<EngineName> for Engine {
 ///
 /// # Errors
 ///
-/// When the kernel refuses, or the ledger has another number of packets than the workers had.
+/// If the kernel returns an error, or the ledger's count differs from the workers' counts.
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let handler = Handler::new(&arguments.handler)?;
     let builder =

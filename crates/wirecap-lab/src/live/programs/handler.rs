@@ -1,5 +1,5 @@
-//! The handler that all receivers have: the paper's pkt_handler, which applies a filter x times to every packet; or
-//! one that waits instead, so that a few CPUs can play many slow ones.
+//! The handler of all receivers: the paper's pkt_handler, which applies a filter x times to every packet; or one
+//! that waits instead, so a few CPUs can simulate many slow ones.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::live::Outcome;
 
 /// The paper's filter.
 pub const FILTER: &str = "net 131.225.2 and udp";
-/// A handler that waits does so for so many packets at once, as `wirecap handle` does for a chunk.
+/// A waiting handler waits once for this many packets, as `wirecap handle` does for a chunk.
 const WAIT_PACKETS: u32 = 256;
 
-/// How much is done with a packet.
+/// The work per packet.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Options {
     /// How often the filter is applied to each packet
@@ -26,25 +26,25 @@ pub struct Options {
     /// Nanoseconds to wait for each packet
     #[arg(long, default_value_t = 0)]
     pub cost: u64,
-    /// Tell in which order the packets of each flow were processed, and by how many threads
+    /// Report the order in which the packets of each flow were processed, and the number of threads
     #[arg(long)]
     pub order: bool,
 }
 
 impl Options {
-    /// Whether anything is done with a packet.
+    /// Whether there is any work per packet.
     pub fn is_something(&self) -> bool {
         self.times > 0 || self.cost > 0 || self.order
     }
 }
 
-/// What a thread does with its packets.
+/// A thread's handler.
 #[derive(Debug)]
 pub struct Handler {
     interpreter: Option<Interpreter>,
     times: u32,
     cost_ns: u64,
-    /// Packets for which it has not waited yet.
+    /// Number of packets for which it has not waited yet.
     owed_packets: u32,
     core: SlowCore,
     book: Option<Book>,
@@ -52,11 +52,11 @@ pub struct Handler {
 }
 
 impl Handler {
-    /// A handler that does this.
+    /// A handler with this work.
     ///
     /// # Errors
     ///
-    /// When there is no libpcap that compiles the filter.
+    /// If there is no libpcap to compile the filter.
     pub fn new(options: &Options) -> Outcome<Self> {
         let interpreter = match options.times {
             0 => None,
@@ -88,7 +88,7 @@ impl Handler {
         }
     }
 
-    /// What its threads say of the order of packets, once they have ended, if that was asked for.
+    /// The order of packets recorded by its threads, after they have ended, if requested.
     pub fn order(&self) -> Option<Order> {
         self.book.as_ref().map(Book::order)
     }
@@ -108,7 +108,7 @@ impl Handler {
         }
     }
 
-    /// Waits for the packets that it has had.
+    /// Waits for the packets that it has processed.
     pub fn wait(&mut self) {
         let packets = u64::from(std::mem::take(&mut self.owed_packets));
         if self.cost_ns > 0 {
@@ -117,7 +117,7 @@ impl Handler {
     }
 }
 
-/// Applies the filter so many times.
+/// Applies the filter this many times.
 fn apply(interpreter: &Interpreter, times: u32, data: &[u8], wire_bytes: u32) {
     let context = Context::default();
     for _ in 0..times {
@@ -126,11 +126,11 @@ fn apply(interpreter: &Interpreter, times: u32, data: &[u8], wire_bytes: u32) {
     }
 }
 
-/// What one application of the filter to `packet` takes here, in nanoseconds: the shortest of a few rounds.
+/// The time of one application of the filter to `packet`, in nanoseconds: the minimum of some rounds.
 ///
 /// # Errors
 ///
-/// When there is no libpcap that compiles the filter.
+/// If there is no libpcap to compile the filter.
 pub fn application_ns(packet: &[u8]) -> Outcome<f64> {
     const TIMES: u32 = 20_000;
     let handler = Handler::new(&Options { times: TIMES, ..Options::default() })?;

@@ -1,7 +1,7 @@
-//! What every program on libpcap is at heart: `pcap_loop` and a callback; with a handle and a thread per ring, joined
-//! by PACKET_FANOUT on the handles' sockets, where there are several.
+//! The core of programs that use libpcap: `pcap_loop` and a callback. With several rings it has a handle and a thread
+//! per ring, joined by PACKET_FANOUT on the handles' sockets.
 //!
-//! libpcap is opened at run time, as the filter does it: the lab needs no header of it.
+//! libpcap is opened at run time, as for filters: the lab does not need its header.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_uint};
@@ -19,7 +19,7 @@ use super::ring::{Fanout, join_fanout};
 use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
-/// How the library is called, with the development package and without.
+/// The names of the library, with the development package and without.
 const NAMES: [&str; 3] = ["libpcap.so.1", "libpcap.so.0.8", "libpcap.so"];
 const SNAP_LEN: c_int = 65_535;
 const TIMEOUT_MS: c_int = 10;
@@ -43,7 +43,7 @@ pub struct Arguments {
     handler: Options,
 }
 
-/// `pcap_t`, which only libpcap looks into.
+/// `pcap_t`, which is opaque.
 #[repr(C)]
 struct Raw {
     _private: [u8; 0],
@@ -89,7 +89,7 @@ struct Libpcap {
 
 impl Libpcap {
     fn open() -> Outcome<Self> {
-        // SAFETY: libpcap's constructors do nothing that harms us.
+        // SAFETY: libpcap's constructors have no harmful effects.
         let opened = NAMES.iter().map(|name| unsafe { Library::new(name) });
         let library = opened.reduce(Result::or).ok_or("a library has a name")?;
         let library: &'static Library = Box::leak(Box::new(library?));
@@ -115,14 +115,14 @@ impl Libpcap {
     }
 }
 
-/// What the system's libpcap calls itself.
+/// The version text of the system's libpcap.
 ///
 /// # Errors
 ///
 /// When there is none.
 pub fn version() -> Outcome<String> {
     let libpcap = Libpcap::open()?;
-    // SAFETY: the text is a constant of the library's.
+    // SAFETY: the text is a constant of the library.
     let text = unsafe { CStr::from_ptr((libpcap.lib_version)()) };
     Ok(text.to_string_lossy().into_owned())
 }
@@ -153,13 +153,13 @@ struct Handle {
     raw: NonNull<Raw>,
 }
 
-// SAFETY: libpcap ties no handle to a thread. Of the functions that we call from two threads at once
-// `pcap_breakloop` is made for that.
+// SAFETY: libpcap does not tie a handle to a thread. `pcap_breakloop` is the only function called while another
+// thread uses the handle, and is designed for that.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// What the callback works with.
+/// The callback's state.
 struct Work {
     handler: Handler,
     count: Count,
@@ -173,7 +173,7 @@ impl Handle {
         let raw = unsafe { (libpcap.create)(device.as_ptr(), message.as_mut_ptr()) };
         let handle = Self { libpcap, raw: NonNull::new(raw).ok_or("pcap_create")? };
         let (buffer_bytes, raw) = ((buffer_mib * 1024 * 1024) as c_int, handle.raw.as_ptr());
-        // SAFETY: the handle was just made and is not active yet.
+        // SAFETY: the handle is new and not active yet.
         let status = unsafe {
             (libpcap.set_snaplen)(raw, SNAP_LEN);
             (libpcap.set_promisc)(raw, 1);
@@ -185,7 +185,7 @@ impl Handle {
     }
 
     fn error(&self) -> Box<dyn std::error::Error + Send + Sync> {
-        // SAFETY: the text is the handle's and ends in a zero.
+        // SAFETY: the text belongs to the handle and ends in a zero.
         let text = unsafe { CStr::from_ptr((self.libpcap.get_error)(self.raw.as_ptr())) };
         format!("libpcap: {}", text.to_string_lossy()).into()
     }
@@ -221,12 +221,12 @@ impl Handle {
         Ok(work.count)
     }
 
-    /// Handles what the ring still has.
+    /// Processes the packets left in the ring.
     fn drain(&self, user: *mut c_uchar) {
         let (mut message, raw): ([c_char; 256], _) = ([0; 256], self.raw.as_ptr());
         // SAFETY: libpcap writes no more than PCAP_ERRBUF_SIZE (256) bytes.
         unsafe { (self.libpcap.set_nonblock)(raw, 1, message.as_mut_ptr()) };
-        // The first may only say that the loop was broken.
+        // The first return may only report that the loop was broken.
         let mut idle = 0;
         while idle < 2 {
             // SAFETY: as in the loop, which is over.
@@ -239,13 +239,13 @@ impl Handle {
         while !stopped.load(Ordering::Relaxed) && !done.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(10));
         }
-        // SAFETY: made to be called while another thread is in the loop.
+        // SAFETY: may be called while another thread is in the loop.
         unsafe { (self.libpcap.break_loop)(self.raw.as_ptr()) };
     }
 }
 
 unsafe extern "C" fn handle_packet(user: *mut c_uchar, header: *const Header, data: *const c_uchar) {
-    // SAFETY: `user` is the `Work` that the loop was given, and libpcap vouches for header and data.
+    // SAFETY: `user` is the `Work` that was passed to the loop, and libpcap guarantees header and data.
     let (work, header, data) = unsafe {
         let header = &*header;
         let data = std::slice::from_raw_parts(data, header.captured_bytes as usize);

@@ -1,9 +1,9 @@
-//! In which order the packets of each flow were processed, and by how many threads: what a way of sharing load costs
-//! beside processor time.
+//! The order in which the packets of each flow were processed, and the number of threads: the cost of load sharing
+//! besides processor time.
 //!
-//! A packet counts as processed when the core that its thread plays is done with it: after the packets that this thread
-//! took before it, one after the other. So two threads that hold packets of one flow at the same time are seen as they
-//! would be on cores of their own.
+//! A packet counts as processed when the core that its thread simulates has finished it: after the packets that this
+//! thread took before it, one by one. So two threads that hold packets of one flow at the same time behave as on
+//! separate cores.
 
 use std::collections::HashMap;
 use std::mem;
@@ -13,26 +13,26 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use wirecap_testbed::Stamp;
 
-/// Packets that a thread notes without asking for more memory.
+/// Number of packets that a thread can record without another allocation.
 const EXPECTED_PACKETS: usize = 1 << 20;
-/// Where the source port stands in the testbed's frames.
+/// Offset of the source port in the test bed's frames.
 const SOURCE_PORT: usize = 34;
 
-/// What was found of all flows.
+/// The results for all flows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
-    /// Packets whose flow and number are known.
+    /// Number of packets whose flow and number are known.
     pub packets: u64,
-    /// Of them, those processed after a later one of their flow.
+    /// Number of these that were processed after a later packet of their flow.
     pub out_of_order: u64,
     /// Flows.
     pub flows: u64,
-    /// Of them, those of which two threads or more had packets.
+    /// Number of these of which two or more threads had packets.
     pub shared_flows: u64,
 }
 
 impl Order {
-    /// Of the packets, in percent.
+    /// Share of the packets, in percent.
     pub fn out_of_order_percent(&self) -> f64 {
         100.0 * self.out_of_order as f64 / self.packets.max(1) as f64
     }
@@ -48,7 +48,7 @@ struct Processed {
     at_ns: u64,
 }
 
-/// A packet of one flow that was processed, sorted by when.
+/// A processed packet of one flow, sorted by time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Step {
     at_ns: u64,
@@ -69,13 +69,13 @@ impl Book {
         Self { begun: Instant::now(), logs: Arc::default() }
     }
 
-    /// What a thread writes into.
+    /// A thread's log.
     pub fn log(&self, cost: Duration) -> Log {
         let processed = Vec::with_capacity(EXPECTED_PACKETS);
         Log { book: self.clone(), cost_ns: cost.as_nanos() as u64, free_at_ns: 0, processed }
     }
 
-    /// What there is to say of the flows, once all logs are closed.
+    /// The results, once all logs are closed.
     pub fn order(&self) -> Order {
         let logs = mem::take(&mut *self.logs.lock().unwrap_or_else(PoisonError::into_inner));
         let mut flows: HashMap<(u16, u16), Vec<Step>> = HashMap::new();
@@ -99,12 +99,12 @@ impl Book {
     }
 }
 
-/// What one thread processed. Closed when dropped.
+/// The packets that one thread processed. Dropping it closes it.
 #[derive(Debug)]
 pub struct Log {
     book: Book,
     cost_ns: u64,
-    /// When the thread's core is done with all packets before.
+    /// The time at which the thread's core has finished all earlier packets.
     free_at_ns: u64,
     processed: Vec<Processed>,
 }
@@ -118,7 +118,7 @@ impl Log {
 
     fn note_at(&mut self, now_ns: u64, frame: &[u8]) {
         self.free_at_ns = self.free_at_ns.max(now_ns) + self.cost_ns;
-        // One that has a stamp has ports.
+        // A packet with a stamp has ports.
         let Some(Stamp { queue, sequence }) = Stamp::of(frame) else { return };
         let source_port = u16::from_be_bytes([frame[SOURCE_PORT], frame[SOURCE_PORT + 1]]);
         let (sequence, at_ns) = (sequence as u32, self.free_at_ns);
@@ -151,11 +151,11 @@ mod tests {
         let frame = |flow, sequence: u64| traffic(flow).frame(Stamp { queue: 0, sequence });
         let book = Book::begin();
         let (mut first, mut second) = (book.log(COST), book.log(COST));
-        // The first thread is done with flow 0's packets 0, 1, 2 at 100, 200 and 300, the second one with its packets 3
-        // and 4 at 250 and 350: only packet 2 comes after a later one.
+        // The first thread finishes flow 0's packets 0, 1, 2 at 100, 200 and 300, the second thread finishes its
+        // packets 3 and 4 at 250 and 350: only packet 2 is finished after a later one.
         (0..3).for_each(|sequence| first.note_at(0, &frame(0, sequence)));
         (3..5).for_each(|sequence| second.note_at(150, &frame(0, sequence)));
-        // Flow 1 is the second thread's alone, and in order.
+        // Flow 1 is processed by the second thread alone, in order.
         (0..4).for_each(|sequence| second.note_at(0, &frame(1, sequence)));
         second.note_at(0, &[0; 60]);
         drop((first, second));

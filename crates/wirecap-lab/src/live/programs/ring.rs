@@ -1,5 +1,5 @@
-//! AF_PACKET rings as the kernel's packet_mmap page describes them: TPACKET_V3, a thread for each, joined by
-//! PACKET_FANOUT. Blocks are handled in place and go back in order.
+//! AF_PACKET rings as in the kernel's packet_mmap documentation: TPACKET_V3, a thread for each, joined by
+//! PACKET_FANOUT. Blocks are processed in place and returned in order.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -15,9 +15,9 @@ use super::{Count, Dropped, Report, on_threads};
 use crate::live::Outcome;
 
 const BLOCK_BYTES: u32 = 256 * 1024;
-/// Less than one page per packet is never needed: the kernel only checks that it divides a block.
+/// One page per packet; TPACKET_V3 does not use this size, and the kernel only checks that it divides a block.
 const FRAME_BYTES: u32 = 2048;
-/// After so many milliseconds a part-filled block is handed over.
+/// Milliseconds after which a partly filled block is handed over.
 const BLOCK_TIMEOUT_MS: u32 = 10;
 const POLL_MS: i32 = 100;
 
@@ -40,12 +40,12 @@ pub struct Arguments {
     handler: Options,
 }
 
-/// How PACKET_FANOUT chooses among the rings.
+/// How PACKET_FANOUT selects a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Fanout {
     /// By the flow
     Hash,
-    /// In turn, whatever the flow
+    /// In turn, regardless of the flow
     Lb,
     /// The first as long as it has room, then the next
     Rollover,
@@ -112,13 +112,12 @@ unsafe impl Send for Ring {}
 
 impl Ring {
     fn open(interface: &str, buffer_mib: u32) -> Outcome<Self> {
-        // Bound last, so that nothing comes before the ring is there.
-        // SAFETY: no memory is involved.
+        // Bound last, so that no packets arrive before the ring exists. SAFETY: no memory is involved.
         let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: the kernel just gave it to us.
+        // SAFETY: a new descriptor from the kernel.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         set_option(&socket, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V3 as i32))?;
         let block_count = (buffer_mib * 1024 * 1024 / BLOCK_BYTES).max(2);
@@ -166,7 +165,7 @@ impl Ring {
         Ok(count)
     }
 
-    /// Waits until the block is ours; not when it is time to stop.
+    /// Waits until the kernel has handed over the block; false if the program must stop.
     fn wait_for(&self, block: *mut u8, stopped: &AtomicBool) -> bool {
         while status_of(block).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             if stopped.load(Ordering::Relaxed) {
@@ -213,7 +212,7 @@ fn bind(socket: &OwnedFd, ifindex: u32) -> io::Result<()> {
     if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The word that says whose the block is.
+/// The status word of the block.
 fn status_of<'a>(block: *mut u8) -> &'a AtomicU32 {
     const OFFSET: usize = std::mem::offset_of!(libc::tpacket_block_desc, hdr);
     // SAFETY: the block is mapped until the process ends, and both sides treat the word as atomic. It is the

@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_came_without_an_interrupt_leave_no_doubt_behind() {
+    fn packets_without_an_interrupt_show_that_the_device_works() {
         for interrupts in [None, Some(0)] {
             let mut scene = Scene::new();
             scene.signs.interrupts = interrupts;

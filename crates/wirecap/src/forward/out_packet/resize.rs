@@ -64,7 +64,7 @@ impl OutPacket<'_> {
         let last = self.last().get();
         let end = last.address + u64::from(last.len);
         self.last().set(Descriptor { len: last.len + bytes as u32, ..last });
-        // SAFETY: as in `bytes`, for what the cell has behind the packet until now.
+        // SAFETY: as in `bytes`, for the bytes of the cell after the packet's former end.
         Ok(unsafe { slice::from_raw_parts_mut(in_memory(self.base, end).as_ptr(), bytes) })
     }
 

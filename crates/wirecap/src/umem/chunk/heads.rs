@@ -12,27 +12,29 @@ use crate::sys::memory::{LINE_BYTES, prefetch};
 use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 
-/// How many packets ahead the processor fetches those in cells: each is in memory of its own, which another core wrote.
+/// Number of packets prefetched in advance if packets are in cells: each is in separate memory, which another core
+/// wrote.
 pub(crate) const PACKETS_AHEAD: usize = 12;
 
-/// Bytes of a packet that [`Chunk::fetch`] asks for: the processor sees by itself how the rest of a long one goes on.
+/// Maximum number of bytes of a packet that [`Chunk::fetch`] prefetches: the processor's own prefetcher recognises
+/// the rest of a long one.
 const FETCHED_BYTES_MAX: usize = 512;
 
-/// A packet that is read as a stream, or, as likely, not by this processor.
+/// A packet of this length is read as a stream, or by the kernel.
 const LONG_BYTES: usize = 1 << 10;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A packet at a glance.
+/// The most used properties of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
-    /// Its bytes, as [`Packet::data`] gives them.
+    /// Its bytes, as from [`Packet::data`].
     pub data: &'a [u8],
     /// Its length on the wire, in bytes.
     pub wire_len: u32,
-    /// When it arrived, in whole seconds since the Unix epoch, UTC; 0 if the capture was opened without timestamps.
+    /// Its arrival in whole seconds since the Unix epoch, UTC; 0 if the capture was opened without timestamps.
     pub seconds: u64,
-    /// The nanoseconds that go with the seconds.
+    /// The nanoseconds within the second.
     pub nanos: u32,
 }
 
@@ -41,8 +43,8 @@ impl Head<'_> {
     ///
     /// # Safety
     ///
-    /// The packet must begin behind its header as far as the descriptor says, and nothing may write to either
-    /// while the value lives.
+    /// The packet must begin at the descriptor's distance after its header, and neither may be written to while
+    /// the value lives.
     #[inline]
     pub(crate) unsafe fn of_frame(
         header: NonNull<u8>,
@@ -61,14 +63,14 @@ impl Head<'_> {
 }
 
 impl Chunk {
-    /// Calls `each` with the packets at the places in `range`, counted from 0 in ring order.
+    /// Calls `each` with the packets at the indices in `range`, in ring order.
     ///
     /// It is [`iter`](Self::iter) for length, time and bytes of every packet, in half of the
     /// instructions.
     ///
     /// # Panics
     ///
-    /// If the chunk has fewer packets than the range says.
+    /// If the chunk has fewer packets than the end of the range.
     #[inline]
     pub fn for_each_head<'a>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
         let packets = self.packets()[range.clone()].iter();
@@ -77,7 +79,7 @@ impl Chunk {
             Stamps::Header { told: true, .. } if !self.fragmented => {
                 packets.for_each(|packet| each(packet.head_by_kernel()));
             }
-            // SAFETY: the packets were checked when they were captured, with the times in front of them, and stay as long as
+            // SAFETY: the packets were checked when they were captured, with the timestamps before them, and stay as long as
             // the chunk.
             Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => unsafe {
                 let (base, snap_len) = (self.origin.base, self.snap_len);
@@ -89,12 +91,13 @@ impl Chunk {
 }
 
 impl Chunk {
-    /// How many packets ahead a program that iterates over them calls [`fetch`](Self::fetch).
+    /// Number of packets in advance for which a program that iterates over packets calls
+    /// [`fetch`](Self::fetch).
     pub const PACKETS_AHEAD: usize = PACKETS_AHEAD;
 
-    /// Has the processor fetch the packet at `index`, if there is one, with its time: up to 512 bytes, of one of 1 KiB and more
-    /// only the first line. A program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) places
-    /// ahead, does not wait for the memory of each packet in turn.
+    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 512 bytes; of a packet of 1 KiB or more
+    /// only the first cache line. A program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD)
+    /// packets in advance, does not wait for the memory of each packet.
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
@@ -108,14 +111,13 @@ impl Chunk {
     }
 }
 
-/// Calls `each` with those of `packets` at the places in `range`, whose addresses count from `base`, cut to `snap_len` bytes.
-/// The processor fetches packets before they are looked at, with the times in front of them: some at the beginning, and one
-/// more at each step.
+/// Calls `each` with those of `packets` at the indices in `range`, cut to `snap_len` bytes; addresses are relative to `base`.
+/// Packets and the timestamps before them are prefetched: some at the beginning, and one more at each step.
 ///
 /// # Safety
 ///
-/// Each packet must lie in one piece in memory that stays for `'a` and that nothing writes to, behind its time by the program,
-/// which is so far ahead of UTC.
+/// Each packet must be in one piece in memory that stays for `'a` and is not written to, after the program's timestamp, which
+/// is this far ahead of UTC.
 #[inline]
 pub(crate) unsafe fn each_by_program<'a>(
     base: NonNull<u8>,
@@ -138,7 +140,7 @@ pub(crate) unsafe fn each_by_program<'a>(
         let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
         each(Head { data, wire_len, seconds: second.unix_seconds, nanos });
     };
-    // One window for each packet behind which there is one to be fetched: a single pointer for both.
+    // One window for each packet with a packet to prefetch, so that one pointer serves both.
     let fetched = packets.len().min(range.end + PACKETS_AHEAD);
     let windows = packets[range.start..fetched.max(range.start)].windows(PACKETS_AHEAD + 1);
     let rest = range.start + windows.len()..range.end;
@@ -149,7 +151,7 @@ pub(crate) unsafe fn each_by_program<'a>(
     packets[rest].iter().for_each(look);
 }
 
-/// Has the processor fetch `packets`, with the times in front of them.
+/// Prefetches `packets` and the timestamps before them.
 pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
     packets.iter().for_each(|packet| fetch_packet(base, packet));
 }
@@ -173,7 +175,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The head of a packet in one piece with a header by the kernel, where time was asked for.
+    /// The head of a packet in one piece with a header of the kernel, if timestamps were requested.
     #[inline]
     fn head_by_kernel(&self) -> Head<'a> {
         let header = self.header();
@@ -184,18 +186,19 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// The second in which the last packet arrived: most arrive in that of the one before, and need no division.
+/// The second in which the last packet arrived: most packets arrive in the same second as the previous one and
+/// need no division.
 #[derive(Debug, Default)]
 struct Second {
     unix_seconds: u64,
-    /// When it began, by CLOCK_TAI.
+    /// Its beginning, by CLOCK_TAI.
     began: u64,
-    /// How long it is; 0 before the first packet.
+    /// Its length; 0 before the first packet.
     nanos: u64,
 }
 
 impl Second {
-    /// Goes to the second of `tai` and gives the nanoseconds in it.
+    /// Advances to the second of `tai` and returns the nanoseconds within it.
     #[inline]
     fn nanos_at(&mut self, tai: u64, ahead_of_utc_nanos: u64) -> u32 {
         let nanos = tai.wrapping_sub(self.began);
@@ -207,7 +210,8 @@ impl Second {
         let time = Timestamp::from_unix_nanos(tai.saturating_sub(ahead_of_utc_nanos));
         let nanos = time.subsec_nanos();
         self.unix_seconds = time.unix_seconds();
-        // Neither before 1970, all of which counts as its beginning, nor where time runs out has a second an end.
+        // Times before 1970 count as its beginning. This second, and the last representable one, are not full
+        // seconds.
         let has_end = tai >= ahead_of_utc_nanos && tai < u64::MAX - NANOS_PER_SECOND;
         (self.began, self.nanos) = if has_end { (tai - u64::from(nanos), NANOS_PER_SECOND) } else { (0, 0) };
         nanos
@@ -232,7 +236,7 @@ mod tests {
             2 * AHEAD + 1_000_000_000,
         ];
         let mut second = Second::default();
-        // Back and forth, as clocks go.
+        // Forwards and backwards, as clocks are set.
         for tai in times.into_iter().chain(times.into_iter().rev()).chain([u64::MAX, 5, u64::MAX - 1]) {
             let nanos = second.nanos_at(tai, AHEAD);
             let time = Timestamp::from_unix_nanos(tai.saturating_sub(AHEAD));

@@ -11,7 +11,7 @@ use libc::tpacket3_hdr;
 use crate::filter::{PacketType, VlanTag};
 use crate::time::Timestamp;
 
-/// Where a chunk's packets have their times of arrival.
+/// The place of the arrival times of a chunk's packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stamps {
     /// Not asked for.
@@ -21,8 +21,8 @@ pub(crate) enum Stamps {
         /// How far CLOCK_TAI is ahead of UTC.
         ahead_of_utc_nanos: u64,
     },
-    /// The eight bytes before the packet hold the time of the device's clock, written by the XDP program; 0
-    /// if the device gave none.
+    /// The eight bytes before the packet contain the time of the device's clock, written by the XDP program; 0
+    /// if the device provided none.
     Device,
     /// All of the chunk's packets count as arrived when the chunk was captured.
     AtCapture(Timestamp),
@@ -39,7 +39,7 @@ pub(crate) enum Stamps {
 }
 
 impl Stamps {
-    /// Bytes needed in front of each packet.
+    /// Number of bytes required before each packet.
     pub(crate) fn record_bytes(self) -> u32 {
         match self {
             Self::Tai { .. } | Self::Device => size_of::<u64>() as u32,
@@ -48,11 +48,11 @@ impl Stamps {
         }
     }
 
-    /// When the packet arrived that was captured at `start`, with its header, if it has one, so far in front of it.
+    /// The arrival time of the packet at `start`; its header, if it has one, is at this distance before it.
     ///
     /// # Safety
     ///
-    /// The packet must be one of a chunk with these stamps, and what stood in front of it still be there.
+    /// The packet must belong to a chunk with these stamps, and the bytes before it must be unchanged.
     #[inline]
     pub(crate) unsafe fn time_of(self, start: NonNull<u8>, header_distance: u32) -> Option<Timestamp> {
         match self {
@@ -78,7 +78,7 @@ impl Stamps {
         }
     }
 
-    /// The length on the wire of the packet of `len` bytes that was captured at `start`.
+    /// The length on the wire of the packet with `len` bytes at `start`.
     ///
     /// # Safety
     ///
@@ -95,19 +95,19 @@ impl Stamps {
     }
 }
 
-/// What the XDP program wrote in front of the packet at `start`.
+/// The value that the XDP program wrote before the packet at `start`.
 ///
 /// # Safety
 ///
-/// The packet must be one for which the program did so, and what stood in front of it still be there.
+/// The program must have written it, and the bytes before the packet must be unchanged.
 #[inline]
 pub(super) unsafe fn program_stamp(start: NonNull<u8>) -> u64 {
-    // SAFETY: the room in front of the packet was checked when it was captured; it is the packet's, and the
+    // SAFETY: the room before the packet was checked when it was captured; it belongs to the packet, and the
     // program filled it before the packet was published.
     unsafe { start.sub(size_of::<u64>()).cast::<u64>().read_unaligned() }
 }
 
-/// What a savefile knows of a packet, as it stands before it in a chunk's memory.
+/// The record of a savefile's packet, which precedes the packet in a chunk's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileRecord {
     pub(crate) unix_nanos: u64,
@@ -153,17 +153,17 @@ impl FileRecord {
 pub(crate) const HEADER_BYTES: usize = size_of::<tpacket3_hdr>();
 const _: () = assert!(HEADER_BYTES == 48);
 
-/// What we write among the kernel's status bits when a tag was put back; the kernel uses no such bit.
+/// A flag among the kernel's status bits that marks a tag that was put back; the kernel does not use this bit.
 pub(crate) const TAG_PUT_BACK: u32 = 1 << 24;
 
-/// Where the type of a packet stands, counted from its header: in the kernel's `struct sockaddr_ll`, which follows that.
+/// Offset of the packet type from the header: it is in the kernel's `struct sockaddr_ll`, which follows the header.
 const TYPE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
 
-/// The length on the wire of the packet whose header stands at `header`.
+/// The length on the wire of the packet with the header at `header`.
 ///
 /// # Safety
 ///
-/// There must be a header that is not written to.
+/// There must be a header, which is not written to.
 #[inline]
 pub(crate) unsafe fn wire_len(header: NonNull<u8>) -> u32 {
     let header = header.cast::<tpacket3_hdr>().as_ptr();
@@ -183,7 +183,7 @@ pub(crate) unsafe fn timestamp(header: NonNull<u8>) -> Timestamp {
     Timestamp::from_unix_nanos(seconds * 1_000_000_000 + u64::from(nanos))
 }
 
-/// When the packet arrived whose header stands at `header`, as the kernel has it.
+/// The arrival time of the packet with the header at `header`, in the kernel's units.
 ///
 /// # Safety
 ///
@@ -198,29 +198,29 @@ pub(crate) unsafe fn seconds_and_nanos(header: NonNull<u8>) -> (u64, u32) {
     }
 }
 
-/// The tag that the kernel had taken out of the packet, and which was put back.
+/// The tag that the kernel had removed from the packet and that was put back.
 ///
 /// # Safety
 ///
 /// As for [`wire_len`].
 pub(crate) unsafe fn tag_put_back(header: NonNull<u8>) -> Option<VlanTag> {
-    // SAFETY: the caller's promise; the struct is made of integers.
+    // SAFETY: guaranteed by the caller; the struct consists of integers.
     let header = unsafe { header.cast::<tpacket3_hdr>().read_unaligned() };
     let tag = VlanTag { tpid: header.hv1.tp_vlan_tpid, tci: header.hv1.tp_vlan_tci as u16 };
     (header.tp_status & TAG_PUT_BACK != 0).then_some(tag)
 }
 
-/// For whom a packet is that begins `mac` bytes behind its header: the kernel says so in the link-layer address between
-/// the two. `None` where there is no room for one, and for what no filter has a name for.
+/// The type of a packet that begins `mac` bytes after its header, from the link-layer address between the two. `None`
+/// if there is no room for an address, and for types that filters cannot name.
 ///
 /// # Safety
 ///
-/// As for [`wire_len`], and what lies between header and packet must be readable.
+/// As for [`wire_len`], and the bytes between header and packet must be readable.
 pub(crate) unsafe fn packet_type(header: NonNull<u8>, mac: u32) -> Option<PacketType> {
     if mac as usize <= TYPE_OFFSET {
         return None;
     }
-    // SAFETY: the place lies between the header and the packet.
+    // SAFETY: the field is between the header and the packet.
     match unsafe { header.add(TYPE_OFFSET).read() } {
         libc::PACKET_HOST => Some(PacketType::Host),
         libc::PACKET_BROADCAST => Some(PacketType::Broadcast),
@@ -240,7 +240,7 @@ mod tests {
         let told = |mac: usize, value| {
             let mut bytes = vec![0xee_u8; mac];
             bytes.get_mut(TYPE_OFFSET).into_iter().for_each(|place| *place = value);
-            // SAFETY: there is what the packet says between a header, whatever it holds, and its bytes.
+            // SAFETY: the bytes between the header and the packet exist, with any contents.
             unsafe { packet_type(NonNull::from(&mut bytes[..]).cast(), mac as u32) }
         };
         let known = [0, 1, 2, 3, 4].map(|value| told(TYPE_OFFSET + 1, value).map(|known| known as u8));

@@ -9,14 +9,15 @@ use std::slice;
 use super::RxRing;
 use crate::sys::xdp::Descriptor;
 
-/// The smallest buffers that drivers make of a cell, and what their size is a multiple of.
+/// The size of the smallest buffers in which drivers use a cell, and the unit of buffer sizes.
 const BUFFER_BYTES_MIN: u32 = 1024;
 const BUFFER_GRANULE_BYTES: u32 = 64;
 /// Bytes of an IPv6 header, which its payload's length leaves out.
 const IPV6_HEADER_BYTES: usize = 40;
 
 impl RxRing {
-    /// How many packets in `cells` go on, by their own account, and do not by the driver's. The cells were checked.
+    /// Number of packets in `cells` that continue according to their own header, but not according to the driver.
+    /// The cells were checked.
     pub(super) fn cut_packets(&self, cells: &[Descriptor]) -> u64 {
         if cells.iter().all(|cell| !may_fill_a_buffer(cell)) { 0 } else { self.look_for_cut_packets(cells) }
     }
@@ -25,8 +26,8 @@ impl RxRing {
     fn look_for_cut_packets(&self, cells: &[Descriptor]) -> u64 {
         let is_cut = |packet: &&[Descriptor]| match packet {
             [cell] if may_fill_a_buffer(cell) => {
-                // SAFETY: the caller found that the cell's bytes lie in the pool, which lives as long as the ring; the kernel
-                // gave the cell to us, and no chunk has it yet.
+                // SAFETY: the caller checked that the cell's bytes are in the pool, which lives as long as the ring; the
+                // kernel delivered the cell, and no chunk has it yet.
                 let bytes = unsafe {
                     let start = self.pool().memory().base().add(cell.address as usize);
                     slice::from_raw_parts(start.as_ptr(), cell.len as usize)
@@ -43,7 +44,7 @@ fn may_fill_a_buffer(cell: &Descriptor) -> bool {
     cell.len >= BUFFER_BYTES_MIN && cell.len.is_multiple_of(BUFFER_GRANULE_BYTES)
 }
 
-/// How long a frame is by its IP header, if it has one.
+/// The length of a frame according to its IP header, if it has one.
 fn announced_bytes(frame: &[u8]) -> Option<usize> {
     let half = |place: usize| Some(u16::from_be_bytes(*frame.get(place..)?.first_chunk()?));
     let mut place = 12;

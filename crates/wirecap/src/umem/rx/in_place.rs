@@ -9,18 +9,18 @@ use crate::umem::chunk::records::Stamps;
 use crate::umem::recycle::CellList;
 
 impl RxRing {
-    /// Where cells' addresses count from.
+    /// The start of the memory that cells' addresses are relative to.
     pub(crate) fn base(&self) -> NonNull<u8> {
         self.pool().memory().base()
     }
 
-    /// Whether a cell that comes back is always posted.
+    /// Whether a returned cell is always posted.
     pub(crate) fn posts_all(&self) -> bool {
         self.fill_ring.posts_all()
     }
 
-    /// Takes up to M packets into `list`, which is empty, if each is in one cell and has a time by the program, and user space
-    /// need not look at it; gives how far their clock is ahead of UTC. An error means that the worker has to capture.
+    /// Takes up to M packets into `list`, which is empty, if each is in one cell, has a timestamp of the program, and needs no
+    /// filtering in user space. Returns how far their clock is ahead of UTC. An error means that the worker must capture.
     pub(crate) fn take_in_place(&self, list: &mut CellList) -> Result<Option<u64>, ()> {
         let mut guard = lock(&self.rx);
         let side = &mut *guard;
@@ -36,8 +36,9 @@ impl RxRing {
         let Stamps::Tai { ahead_of_utc_nanos } = stamps else { return Err(()) };
         let count = waiting.min(self.chunk_cells()) as usize;
         open.ring.take_into(&mut list.cells, count + heads::PACKETS_AHEAD).map_err(drop)?;
-        // While these are read, the first of the next ones come.
+        // While these are checked, the first of them come, and while they are read, the first of the next ones.
         let beyond = list.cells.len() - count;
+        heads::fetch(self.base(), &list.cells[..count.min(heads::PACKETS_AHEAD)]);
         heads::fetch(self.base(), &list.cells[count..]);
         list.cells.truncate(count);
         let Some(bytes) = self.pool().bytes_of_plain(&list.cells, stamps.record_bytes()) else {
@@ -58,7 +59,7 @@ impl RxRing {
         Ok(Some(ahead_of_utc_nanos))
     }
 
-    /// Takes the cells of `list` back, of which packets from place `next` on were not read: they come in chunks, unless the
+    /// Takes the cells of `list` back. Packets from index `next` on were not read and are delivered in chunks, unless the
     /// ring was closed.
     pub(crate) fn put_back_in_place(&self, list: &mut CellList, next: usize) {
         if next < list.cells.len() {
@@ -79,7 +80,7 @@ impl RxRing {
         } else {
             let check = self.pool().check();
             for cell in unread.iter().rev() {
-                // It is as if it had not been taken.
+                // The packet counts as not taken.
                 check.come_back(self.pool().index_of(cell.address));
                 check.post(self.pool().index_of(cell.address));
                 side.kept.push_front(*cell);

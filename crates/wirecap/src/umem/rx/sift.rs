@@ -1,4 +1,4 @@
-//! Packets that user space filters out of a ring: their cells go back at once.
+//! Packets that user space filters out of a ring; their cells are posted again at once.
 
 use std::slice;
 
@@ -9,7 +9,7 @@ use crate::sys::xdp::Descriptor;
 use crate::umem::recycle::CellList;
 
 impl RxRing {
-    /// Takes the packets out of `list` that the filter does not want. The list was checked.
+    /// Takes non-matching packets out of `list`, which was checked.
     #[cold]
     pub(super) fn sift(&self, side: &mut RxSide, list: &mut CellList) -> Result<(), CaptureError> {
         let room = self.fill_ring.empty_list(list.cells.len());
@@ -25,7 +25,7 @@ impl RxRing {
                 list.cells.copy_within(begin..end, kept);
                 kept += end - begin;
             } else {
-                // Not as packets: each cell by itself is to be posted.
+                // Not as packets: each cell is posted separately.
                 let cells = list.cells[begin..end].iter();
                 unwanted.cells.extend(cells.map(|&cell| Descriptor { options: 0, ..cell }));
             }
@@ -36,8 +36,8 @@ impl RxRing {
         Ok(())
     }
 
-    /// How many packets in `cells`, which were taken at the close, are not wanted. The cells were not checked: what
-    /// could not have been delivered counts as wanted.
+    /// Number of non-matching packets in `cells`, which were taken at the close. The cells were not checked;
+    /// packets that could not have been delivered count as matching.
     #[cold]
     pub(super) fn unwanted_in(&self, cells: &[Descriptor], side: &mut RxSide) -> u64 {
         let chunk_cells = self.pool().geometry().chunk_cells as usize;
@@ -63,8 +63,8 @@ impl RxRing {
     /// The bytes of the packet in `cells`, in `whole` if there are several.
     fn in_one_piece<'a>(&'a self, cells: &[Descriptor], whole: &'a mut Vec<u8>) -> &'a [u8] {
         let bytes = |cell: &Descriptor| {
-            // SAFETY: our callers found that the cell's bytes lie in the pool, which lives as long as the ring; the
-            // kernel gave the cell to us, and no chunk has it yet.
+            // SAFETY: the callers checked that the cell's bytes are in the pool, which lives as long as the ring;
+            // the kernel delivered the cell, and no chunk has it yet.
             unsafe {
                 let start = self.pool().memory().base().add(cell.address as usize);
                 slice::from_raw_parts(start.as_ptr(), cell.len as usize)

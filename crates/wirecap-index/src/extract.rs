@@ -1,0 +1,69 @@
+//! Writes packets that were found into a savefile.
+
+use wirecap_savefile::{Interface, PACKET_BYTES_MAX, Sink, WriteError, Writer};
+
+use crate::find::{FindError, Found, Note, Outcome, Plan};
+use crate::query::Query;
+use crate::storage::Storage;
+
+impl Plan {
+    /// Finds packets as [`run_in`](Self::run_in), writes them with `writer`, and ends the savefile. `None` if its reader closed
+    /// the pipe before the last packet was found.
+    ///
+    /// # Errors
+    ///
+    /// [`FindError`] and [`WriteError`], converted to `E`.
+    pub fn extract<S: Sink, E: From<FindError> + From<WriteError>>(
+        &self,
+        storage: &dyn Storage,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+        writer: Writer<S>,
+    ) -> Result<Option<Outcome>, E> {
+        let mut extract = Extract { writer, interfaces: 0 };
+        let mut is_closed = false;
+        let outcome = self.run_in(storage, query, note, &mut |found| match extract.write(found) {
+            Err(WriteError::BrokenPipe { .. }) => {
+                is_closed = true;
+                Ok(false)
+            }
+            written => written.map(|()| true).map_err(E::from),
+        })?;
+        if is_closed {
+            return Ok(None);
+        }
+        match extract.end() {
+            Ok(()) | Err(WriteError::BrokenPipe { .. }) => Ok(Some(outcome)),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+struct Extract<S: Sink> {
+    writer: Writer<S>,
+    interfaces: u32,
+}
+
+impl<S: Sink> Extract<S> {
+    fn write(&mut self, found: &Found<'_>) -> Result<(), WriteError> {
+        if found.record.interface == self.interfaces {
+            self.add_interface(found.interface)?;
+        }
+        self.writer.write(&found.record)
+    }
+
+    /// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
+    fn add_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
+        self.writer.add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
+        self.interfaces += 1;
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<(), WriteError> {
+        if self.interfaces == 0 {
+            // Other programs reject a file without an interface.
+            self.add_interface(&Interface::default())?;
+        }
+        self.writer.finish().map(drop)
+    }
+}

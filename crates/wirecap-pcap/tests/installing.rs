@@ -1,0 +1,64 @@
+//! Where `make install-pcap` puts the drop-in, and when it refuses.
+
+mod common;
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use common::{built, said};
+
+/// Runs a target of the Makefile for this library, into the folder `root`.
+fn make(target: &str, root: &Path, variables: &[&str]) -> Output {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).args(["-s", target, "SUDO="]);
+    make.arg(format!("PCAP_LIBRARY={}", built().display())).arg(format!("DESTDIR={}", root.display()));
+    make.args(variables).output().expect("make is installed")
+}
+
+/// Files and links below `root`, in order.
+fn files(root: &Path) -> String {
+    let found = Command::new("find").args([".", "-not", "-type", "d"]).current_dir(root).output().unwrap();
+    let text = said(&found);
+    let mut files: Vec<&str> = text.lines().collect();
+    files.sort_unstable();
+    files.join("\n")
+}
+
+#[test]
+fn installed_files_go_where_a_package_says_and_are_removed_again() {
+    let root = tempfile::tempdir().unwrap();
+    let variables =
+        ["PREFIX=/usr", "LIBDIR=/usr/lib64", "MANDIR=/usr/man", "BINDIR=/usr/sbin", "SYSCONFDIR=/conf"];
+    let output = make("install-pcap", root.path(), &variables);
+    assert!(output.status.success(), "{}", said(&output));
+    // None in ld.so.conf.d: other programs keep the system's libpcap.
+    let expected = "./conf/apparmor.d/abstractions/wirecap-pcap\n./usr/lib64/wirecap/libpcap.so\n\
+        ./usr/lib64/wirecap/libpcap.so.0.8\n./usr/lib64/wirecap/libpcap.so.1\n./usr/man/man1/wirecap-pcap.1\n\
+        ./usr/sbin/wirecap-pcap";
+    assert_eq!(files(root.path()), expected);
+    let named = |file: &str| std::fs::read_to_string(root.path().join(file)).unwrap();
+    assert!(named("usr/sbin/wirecap-pcap").contains("\nlibraries=/usr/lib64/wirecap\n"));
+    assert!(
+        named("conf/apparmor.d/abstractions/wirecap-pcap").contains("/usr/lib64/wirecap/libpcap.so* mr,")
+    );
+    let output = make("uninstall-pcap", root.path(), &variables);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(files(root.path()), "");
+}
+
+#[test]
+fn what_would_have_no_effect_is_refused() {
+    let root = tempfile::tempdir().unwrap();
+    let refused = |target, variables: &[&str], reason: &str| {
+        let output = make(target, root.path(), variables);
+        assert!(!output.status.success() && said(&output).contains(reason), "{}", said(&output));
+        assert_eq!(files(root.path()), "");
+    };
+    refused("install-pcap", &["PCAP_LIBRARY=/nowhere.so"], "run 'make pcap' first");
+    refused("install-pcap-system", &[], "is for this machine, not for a package");
+    // Below the folder, should it install after all.
+    let (prefix, conf) =
+        (format!("PREFIX={}", root.path().display()), format!("SYSCONFDIR={}", root.path().display()));
+    let soname = ["DESTDIR=", &prefix, &conf, "PCAP_SONAME=libpcap.so.9"];
+    refused("install-pcap-system", &soname, "this system's programs ask for libpcap.so.9");
+}

@@ -1,0 +1,45 @@
+//! Files that commands write, and standard output in place of a file.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+
+/// Whether a file name means standard output.
+pub fn is_standard_output(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// The result of writing to standard output. A reader that ends early is the usual end of a pipe.
+///
+/// # Errors
+///
+/// The fault in the text.
+pub fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), String> {
+    match outcome {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(format!("cannot write to standard output: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that standard output is no terminal: it would show nothing of binary data such as `what`, and may take its bytes for
+/// commands.
+///
+/// # Errors
+///
+/// The fault in the text, with `advice`.
+pub fn refuse_terminal(what: &str, advice: &str) -> Result<(), String> {
+    match io::stdout().is_terminal() {
+        true => Err(format!("cannot write {what} to a terminal: {advice}")),
+        false => Ok(()),
+    }
+}
+
+/// Why the file at `path` is not created, for a command with the option `--force`.
+pub fn cannot_write(path: &Path, error: &io::Error) -> String {
+    let advice = match error.kind() {
+        io::ErrorKind::AlreadyExists => "; --force replaces it",
+        _ => "",
+    };
+    format!("cannot write to {}: {error}{advice}", path.display())
+}
