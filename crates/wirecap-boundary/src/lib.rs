@@ -63,7 +63,6 @@ pub mod cancel {
     }
 
     /// Disables cancellation of this thread; returns the previous state.
-    #[inline]
     pub(super) fn disable() -> c_int {
         let mut before = 0;
         // SAFETY: the place is ours.
@@ -71,14 +70,12 @@ pub mod cancel {
         before
     }
 
-    #[inline]
     pub(super) fn restore(before: c_int) {
         // SAFETY: the state is one that the thread had.
         unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
     }
 
     /// Ends this thread here if it was cancelled. Nothing on the way to the program may catch the unwinding.
-    #[inline]
     pub fn point() {
         // SAFETY: the function has no conditions.
         unsafe { pthread_testcancel() };

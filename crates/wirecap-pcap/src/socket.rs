@@ -53,9 +53,7 @@ pub(crate) fn wait<const N: usize>(
     }
     let polled = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut polled = descriptors.map(polled);
-    let whole_millis = |longest: Duration| {
-        longest.as_secs() as c_int * 1000 + longest.subsec_micros().div_ceil(1000) as c_int
-    };
+    let whole_millis = |longest: Duration| longest.as_micros().div_ceil(1000) as c_int;
     let longest_millis = longest.map_or(-1, whole_millis);
     // SAFETY: there are as many as is said.
     match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {

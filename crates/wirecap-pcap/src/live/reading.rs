@@ -384,80 +384,52 @@ impl Live {
                 return Err(Found::Broken);
             }
             let nonblocking = self.is_nonblocking();
+            let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
+            // SAFETY: the caller's promise. What came meanwhile is there: the worker need not wait for more of it.
+            let rested = waits && unsafe { self.rest() };
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                match nonblocking || self.looks_first() {
-                    true => self.take_chunk_there(),
-                    false => self.wait_for_chunk(),
+                match waits && !rested {
+                    true => {
+                        self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
+                    }
+                    false => self.take_chunk_there(),
                 }
             };
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
-                // SAFETY: the caller's promise.
-                Ok(false) if unsafe { self.pause()? } => return Ok(()),
-                Ok(false) => cancel::point(),
+                Ok(false) if rested => {}
+                Ok(false) => {
+                    self.pause()?;
+                    cancel::point();
+                }
                 Err(text) => return Err(Found::Failed(text)),
             }
         }
     }
 
-    /// Whether a read looks for packets before it waits. A worker that does not rest by itself looks after it has waited.
+    /// Leaves a ring alone that was just emptied, so that packets become more. Whether it did.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
-    unsafe fn looks_first(&self) -> bool {
-        // SAFETY: the turn.
-        matches!(self.pollable, Pollable::Socket(_)) || unsafe { (*self.reader.get()).rest.is_allowed() }
-    }
-
-    /// Waits for a chunk; whether there was one.
-    ///
-    /// # Safety
-    ///
-    /// As for [`look`](Self::look).
-    #[cold]
-    unsafe fn wait_for_chunk(&self) -> Result<bool, String> {
-        // SAFETY: the caller's promise.
-        unsafe { self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME))) }
-    }
-
-    /// Leaves a ring alone that was just emptied, so that packets become more. If nothing has come since the last rest, it
-    /// waits for a packet instead; whether there was one.
-    ///
-    /// # Safety
-    ///
-    /// As for [`look`](Self::look).
-    unsafe fn rest(&self) -> Result<bool, String> {
+    unsafe fn rest(&self) -> bool {
         // SAFETY: the turn; no other reference is alive.
         let reader = unsafe { &mut *self.reader.get() };
-        if !reader.rest.is_allowed() {
-            return Ok(false);
+        if !reader.worker().is_idle() {
+            return false;
         }
-        if reader.rest.is_calm() {
-            reader.worker().skip_sleeps();
-        }
-        let Some(longest) = reader.rest.begin() else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.wait_for_chunk() };
-        };
+        let Some(longest) = reader.rest.begin() else { return false };
         if socket::wait([self.waker.as_fd()], Some(longest)) != [0] {
             let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         }
-        Ok(false)
+        true
     }
 
-    /// Waits for some time or until there are packets, unless the worker has done so. Whether packets are in hand.
-    ///
-    /// # Safety
-    ///
-    /// As for [`look`](Self::look).
-    unsafe fn pause(&self) -> Result<bool, Found> {
-        let Pollable::Socket(single) = &self.pollable else {
-            // SAFETY: the caller's promise.
-            return unsafe { self.rest() }.map_err(Found::Failed);
-        };
+    /// Waits for some time or until there are packets, unless the worker has done so.
+    fn pause(&self) -> Result<(), Found> {
+        let Pollable::Socket(single) = &self.pollable else { return Ok(()) };
         let look = || match self.look_at_interface() {
             Err(found @ Found::Failed(_)) => Err(found),
             _ => Ok(()),
@@ -467,10 +439,7 @@ impl Live {
             look()?;
         }
         let longest = self.is_down().then_some(AT_A_TIME);
-        if single.wait(longest) {
-            look()?;
-        }
-        Ok(false)
+        if single.wait(longest) { look() } else { Ok(()) }
     }
 
     /// Reports the state of the interface if there are no packets.

@@ -35,9 +35,6 @@ mod place {
         HEADER + offset_of!(libc::tpacket_hdr_v1, seq_num) + if cfg!(target_endian = "big") { 4 } else { 0 };
 }
 
-/// A block's description.
-type Description = [AtomicU32; size_of::<libc::tpacket_block_desc>() / size_of::<u32>()];
-
 const _: () = assert!(size_of::<libc::tpacket_block_desc>() == 48);
 const _: () = assert!(place::STATUS == 8 && place::PACKETS == 12 && place::FIRST == 16);
 
@@ -106,7 +103,6 @@ impl Blocks {
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
-    #[inline]
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
         let last = self.next.load(Ordering::Relaxed);
         let (number, Turn::Filled(left)) = self.next_turn(last) else { return None };
@@ -128,42 +124,35 @@ impl Blocks {
     }
 
     /// Whether the kernel has handed over the block that is next to be opened.
-    #[inline]
     pub(crate) fn is_next_filled(&self) -> bool {
         matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))
     }
 
-    /// The next block to be opened from block `number` on, and where it stands. Blocks that another process took, which
-    /// has the ring by a fork, are passed over.
-    #[inline]
+    /// The next block to be opened from block `number` on, and its state. Blocks taken by another process, which shares
+    /// the ring after a fork, are skipped.
     fn next_turn(&self, mut number: u64) -> (u64, Turn) {
         loop {
             match self.turn(number) {
-                Turn::NotYet if let Some(latest) = self.latest_in_place_of(number) => {
-                    number = self.next_after_taken(number, latest);
+                Turn::NotYet | Turn::Filling(_) if let Some(next) = self.next_after_taken(number) => {
+                    number = next;
                 }
                 turn => return (number, turn),
             }
         }
     }
 
-    /// The number of the block that the kernel has begun in the place of block `number`, if it is a later one: another
-    /// process has taken that block and returned it. Until the kernel begins a later one the block looks like one that it
-    /// is filling, and libpcap waits as well.
-    #[inline]
-    fn latest_in_place_of(&self, number: u64) -> Option<u64> {
+    /// The position to continue from if another process has taken block `number` and returned it, and the kernel has
+    /// opened a later one in its place. Until then the block looks like one that the kernel is filling, and libpcap
+    /// waits as well.
+    #[cold]
+    fn next_after_taken(&self, number: u64) -> Option<u64> {
         let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
         let ahead = found.wrapping_sub(number as u32).cast_signed();
-        (ahead > 0).then(|| number + u64::from(ahead.unsigned_abs()))
-    }
-
-    /// The position to continue from if another process has taken block `number`, and `latest` is in its place.
-    #[cold]
-    fn next_after_taken(&self, number: u64, latest: u64) -> u64 {
+        let latest = number + u64::try_from(ahead).ok().filter(|&ahead| ahead > 0)?;
         let oldest = (latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1);
         // The other process may also have taken blocks in between.
         let filled = (oldest..latest).find(|&later| matches!(self.turn(later), Turn::Filled(_)));
-        filled.unwrap_or(latest)
+        Some(filled.unwrap_or(latest))
     }
 
     /// Number of blocks that the kernel has handed over and that were not opened yet.
@@ -220,31 +209,28 @@ impl Blocks {
         packets
     }
 
-    /// Where the packets in all blocks before block `number` are counted.
-    #[inline]
+    /// The counter of the packets in all blocks before block `number`.
     fn before(&self, number: u64) -> &AtomicU64 {
         &self.before[(number & 1) as usize]
     }
 
     /// Where block `number` stands.
-    #[inline]
     fn turn(&self, number: u64) -> Turn {
-        let description = self.description(self.index_of(number));
-        let word = |place: usize| &description[place / size_of::<u32>()];
-        let is_its_turn = |order| word(place::NUMBER).load(order) == number as u32;
-        // A block that was not returned still bears the status and the number of its last turn. Acquire: the kernel numbers a
-        // block when it has seen that it was returned, so having seen the number, we do not see the status before that.
+        let index = self.index_of(number);
+        let is_its_turn = |order| self.word(index, place::NUMBER).load(order) == number as u32;
+        // A block that was not returned still has the status and the number of its last turn. Acquire: the kernel numbers a
+        // block after it has seen that it was returned, so having seen the number, we do not see an earlier status.
         if !is_its_turn(Ordering::Acquire) {
             return Turn::NotYet;
         }
         // Acquire pairs with the barrier that the kernel puts before it hands a block over: having seen
         // the status, we see the packets.
-        let status = word(place::STATUS).load(Ordering::Acquire);
-        // Another process that has the ring may have taken it meanwhile, and the kernel be a turn ahead.
+        let status = self.word(index, place::STATUS).load(Ordering::Acquire);
+        // Another process that shares the ring may have taken it meanwhile, and the kernel may be a turn ahead.
         if !is_its_turn(Ordering::Relaxed) {
             return Turn::NotYet;
         }
-        let packets = word(place::PACKETS).load(Ordering::Relaxed);
+        let packets = self.word(index, place::PACKETS).load(Ordering::Relaxed);
         let is_last = || packets > 0 && self.ended.load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER != 0 || is_last() {
             return Turn::Filled(packets);
@@ -265,14 +251,12 @@ impl Blocks {
         let _ = unsafe { self.mapping.cut_loose(held) };
     }
 
-    #[inline]
     fn hold(&self, index: usize) {
         if self.holders[index].fetch_add(1, Ordering::Relaxed) == 0 {
             self.held.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    #[inline]
     fn let_go(&self, index: usize) {
         // AcqRel: all accesses of the other holders to the block precede its return.
         if self.holders[index].fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -281,27 +265,18 @@ impl Blocks {
         }
     }
 
-    #[inline]
     fn index_of(&self, number: u64) -> usize {
         ((number - 1) % u64::from(self.shape.blocks)) as usize
     }
 
-    #[inline]
     fn start(&self, index: usize) -> usize {
         index * self.shape.block_bytes as usize
     }
 
-    #[inline]
     fn word(&self, index: usize, place: usize) -> &AtomicU32 {
-        &self.description(index)[place / size_of::<u32>()]
-    }
-
-    /// The words of a block's description.
-    #[inline]
-    fn description(&self, index: usize) -> &Description {
-        // SAFETY: `at` checked that the description lies in the mapping, which lives as long as `self`, and is aligned;
-        // it is only accessed atomically.
-        unsafe { self.mapping.at::<Description>(self.start(index), 1).as_ref() }
+        // SAFETY: `at` checked that the word lies in the mapping, which lives as long as `self`, and is
+        // aligned; a block's description is only accessed atomically.
+        unsafe { self.mapping.at::<AtomicU32>(self.start(index) + place, 1).as_ref() }
     }
 }
 
@@ -380,8 +355,7 @@ impl OpenBlock {
         index
     }
 
-    /// Whether packets were lost before this block, of which the counts do not tell yet.
-    #[inline]
+    /// Whether packets were lost before this block that the counts do not include yet.
     pub(crate) fn is_losing(&self) -> bool {
         let status = self.blocks.word(self.index, place::STATUS).load(Ordering::Relaxed);
         status & libc::TP_STATUS_LOSING != 0
@@ -403,7 +377,6 @@ impl OpenBlock {
 }
 
 impl Drop for OpenBlock {
-    #[inline]
     fn drop(&mut self) {
         self.blocks.let_go(self.index);
     }

@@ -172,7 +172,6 @@ impl PacketRing {
         }
     }
 
-    #[inline]
     fn kernel(&self) -> RwLockReadGuard<'_, Kernel> {
         self.kernel.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -372,14 +371,12 @@ impl PacketRing {
     }
 
     /// Whether packets must be delivered as chunks: those of an open block, or all, because the ring has been replaced.
-    #[inline]
     pub(crate) fn has_chunks(&self) -> bool {
         self.open_packets.load(Ordering::Relaxed) > 0 || self.exchanged.load(Ordering::Relaxed)
     }
 
     /// Opens the next block for a reader that gets all its packets; an error if user space must filter packets, or some
     /// must be delivered as chunks first.
-    #[inline]
     pub(crate) fn open_for_reader(&self) -> Result<Option<OpenBlock>, ()> {
         let mut side = lock(&self.side);
         if side.open.is_some() || !side.sieve.is_idle() || self.exchanged.load(Ordering::Relaxed) {
@@ -459,7 +456,6 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
-    #[inline]
     fn open_next(&self, kernel: &Kernel) -> Option<OpenBlock> {
         kernel.socket.as_ref()?;
         let Store::Blocks(blocks) = &kernel.store else { return None };
@@ -499,7 +495,6 @@ impl PacketRing {
     }
 
     /// Adds what the kernel dropped since the last time.
-    #[cold]
     fn count_losses(&self, kernel: &Kernel) {
         let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok()) else { return };
         self.counts.add_losses(taken, matches!(kernel.store, Store::Blocks(_)));

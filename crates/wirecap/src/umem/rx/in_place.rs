@@ -36,9 +36,8 @@ impl RxRing {
         let Stamps::Tai { ahead_of_utc_nanos } = stamps else { return Err(()) };
         let count = waiting.min(self.chunk_cells()) as usize;
         open.ring.take_into(&mut list.cells, count + heads::PACKETS_AHEAD).map_err(drop)?;
-        // While these are checked, the first of them come, and while they are read, the first of the next ones.
+        // Prefetches the first of the next packets while these are read.
         let beyond = list.cells.len() - count;
-        heads::fetch(self.base(), &list.cells[..count.min(heads::PACKETS_AHEAD)]);
         heads::fetch(self.base(), &list.cells[count..]);
         list.cells.truncate(count);
         let Some(bytes) = self.pool().bytes_of_plain(&list.cells, stamps.record_bytes()) else {
