@@ -1,18 +1,16 @@
-//! The boundary between the engine and programs in C, for the libraries that have one: no panic crosses it, no
-//! thread is cancelled behind it, and errors cross it as texts.
+//! The boundary between the engine and C programs, for the C libraries: a panic becomes a text and does not cross it,
+//! and threads are not cancelled in engine code.
 #![allow(unsafe_code)]
 
 use std::any::Any;
-use std::error::Error;
-use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does something that may panic, which must not cross into C, or sleep. Meanwhile the thread cannot be cancelled:
-/// the unwinding that comes of it must not be caught.
+/// Runs `work`, which may panic or block. A panic must not enter C code. The thread cannot be cancelled
+/// meanwhile, since the unwinding of a cancellation must not be caught.
 ///
 /// # Errors
 ///
-/// What the panic said.
+/// The text of the panic.
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     let before = cancel::disable();
     let outcome = caught(work);
@@ -20,11 +18,11 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     outcome
 }
 
-/// Does something that may panic, and makes no system call at which the thread could be cancelled.
+/// Runs `work`, which may panic but makes no system call at which the thread could be cancelled.
 ///
 /// # Errors
 ///
-/// What the panic said.
+/// The text of the panic.
 #[inline]
 pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| words(&*panic))
@@ -37,18 +35,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
     format!("internal error of wirecap: {}", message.unwrap_or_default())
 }
 
-/// An error with its causes, in one line.
-pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        let _ = write!(text, ": {source}");
-        cause = source.source();
-    }
-    text
-}
-
-/// Cancelling of threads: some programs end their captures in this way.
+/// Cancellation of threads, with which some programs end their captures.
 pub mod cancel {
     use std::ffi::c_int;
     use std::ptr;
@@ -63,21 +50,25 @@ pub mod cancel {
     }
 
     /// Disables cancellation of this thread; returns the previous state.
+    #[inline]
     pub(super) fn disable() -> c_int {
         let mut before = 0;
-        // SAFETY: the place is ours.
+        // SAFETY: the pointer is to a local variable.
         unsafe { pthread_setcancelstate(DISABLE, &raw mut before) };
         before
     }
 
+    #[inline]
     pub(super) fn restore(before: c_int) {
-        // SAFETY: the state is one that the thread had.
+        // SAFETY: the state is from `disable` in this thread.
         unsafe { pthread_setcancelstate(before, ptr::null_mut()) };
     }
 
-    /// Ends this thread here if it was cancelled. Nothing on the way to the program may catch the unwinding.
+    /// Ends this thread if it was cancelled. No function between here and the program may catch the
+    /// unwinding.
+    #[inline]
     pub fn point() {
-        // SAFETY: the function has no conditions.
+        // SAFETY: the function has no preconditions.
         unsafe { pthread_testcancel() };
     }
 }
@@ -92,27 +83,5 @@ mod tests {
         let said = |work: fn() -> u32| guarded(work).unwrap_err();
         assert_eq!(said(|| panic!("no cell")), "internal error of wirecap: no cell");
         assert_eq!(said(|| panic!("no cell {}", 3)), "internal error of wirecap: no cell 3");
-    }
-
-    #[test]
-    fn an_error_text_includes_its_causes() {
-        let cause = std::io::Error::other("the kernel says no");
-        let error = std::io::Error::new(std::io::ErrorKind::NotFound, Outer(cause));
-        assert_eq!(chain(&Outer(error)), "outer: outer: the kernel says no");
-    }
-
-    #[derive(Debug)]
-    struct Outer(std::io::Error);
-
-    impl std::fmt::Display for Outer {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("outer")
-        }
-    }
-
-    impl Error for Outer {
-        fn source(&self) -> Option<&(dyn Error + 'static)> {
-            Some(&self.0)
-        }
     }
 }

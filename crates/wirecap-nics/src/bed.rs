@@ -1,4 +1,4 @@
-//! Two NICs of a kind and the cable between them.
+//! Two NICs of one kind, connected by a cable.
 
 use std::error::Error;
 use std::fs;
@@ -12,20 +12,21 @@ use crate::command::run;
 use crate::frames::Frames;
 use crate::kind::Kind;
 
-/// The MTU to begin with.
+/// The initial MTU.
 const MTU: u32 = 1500;
-/// How long a link may take to come up.
+/// Maximum time for a link to come up.
 const LINK_TIMEOUT: Duration = Duration::from_secs(60);
-/// So many frames are on their way at most. QEMU's igb drops a frame whose queue has no free descriptor as long as another queue
-/// has one, and counts it nowhere; the smallest ring has 128, and RSS may send all flows to one.
+/// Maximum number of frames in flight. QEMU's igb drops a frame whose queue has no free descriptor as long as
+/// another queue has one, without counting it; the smallest ring has 128 descriptors, and RSS may send all
+/// flows to one queue.
 const ON_THE_WAY_MAX: u64 = 64;
-/// Frames that have not come for so long are lost, or come without being counted.
+/// Frames that have not arrived after this time are lost, or arrive without being counted.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Counters that have not moved for so long have come to rest.
+/// Counters that have not changed for this time are considered stable.
 const REST: Duration = Duration::from_millis(800);
 const REST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Two NICs, both up, as a check finds them.
+/// Two NICs with links up, at the beginning of a check.
 #[derive(Debug)]
 pub(crate) struct Bed {
     pub(crate) kind: &'static Kind,
@@ -34,11 +35,11 @@ pub(crate) struct Bed {
 }
 
 impl Bed {
-    /// The NICs of this kind, in the state that they had when the machine started.
+    /// The NICs of this kind, reset to their state at boot.
     ///
     /// # Errors
     ///
-    /// If they cannot be put into it.
+    /// If they cannot be reset.
     pub(crate) fn new(kind: &'static Kind) -> Result<Self, Box<dyn Error>> {
         let bed =
             Self { kind, sender: Nic(format!("{}0", kind.name)), receiver: Nic(format!("{}1", kind.name)) };
@@ -53,7 +54,7 @@ impl Bed {
         Ok(bed)
     }
 
-    /// Sets the MTU of both.
+    /// Sets the MTU of both NICs.
     ///
     /// # Errors
     ///
@@ -67,41 +68,41 @@ impl Bed {
         Ok(())
     }
 
-    /// Waits until both have a carrier.
+    /// Waits until both NICs have a carrier.
     ///
     /// # Errors
     ///
-    /// If one has none for long.
+    /// If one has no carrier after the timeout.
     pub(crate) fn wait_for_links(&self) -> Result<(), Box<dyn Error>> {
         self.sender.wait_for_link()?;
         self.receiver.wait_for_link()
     }
 
-    /// Frames from one to the other.
+    /// Frames from the sender to the receiver.
     ///
     /// # Errors
     ///
-    /// If an interface is gone.
+    /// If an interface is missing.
     pub(crate) fn frames(&self, lengths: &[u16], flows: u32, count: u64) -> Result<Frames, Box<dyn Error>> {
         let receiver = self.receiver.interface()?;
         Ok(Frames::new(Traffic::to(&receiver), lengths, flows, count))
     }
 
-    /// Sends the frames, and waits until the receiver's counters have come to rest.
+    /// Sends the frames, and waits until the receiver's counters are stable.
     ///
     /// # Errors
     ///
-    /// If the sender could not send them.
+    /// If sending fails.
     pub(crate) fn send(&self, frames: &Frames) -> Result<(), Box<dyn Error>> {
         self.send_each(frames.iter())?;
         self.rest()
     }
 
-    /// Sends the frames, as fast as the receiver's driver counts them.
+    /// Sends the frames, limiting the number in flight by the receiver's counter.
     ///
     /// # Errors
     ///
-    /// As [`send`](Self::send).
+    /// As for [`send`](Self::send).
     pub(crate) fn send_each(&self, frames: impl Iterator<Item = Vec<u8>>) -> Result<(), Box<dyn Error>> {
         let mut sender = PacketSender::on(&self.sender.interface()?)?;
         let begin = self.receiver.received()?;
@@ -114,7 +115,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Waits until the receiver has counted so many packets in all, as long as it counts any.
+    /// Waits until the receiver has counted this many packets in total, or its counter has not changed for a
+    /// time.
     fn wait_for_arrival(&self, packets: u64) -> Result<(), Box<dyn Error>> {
         let (mut last, mut since) = (self.receiver.received()?, Instant::now());
         while last < packets && since.elapsed() < ARRIVAL_TIMEOUT {
@@ -127,11 +129,11 @@ impl Bed {
         Ok(())
     }
 
-    /// Waits until the counters of both have come to rest.
+    /// Waits until the counters of both are stable.
     ///
     /// # Errors
     ///
-    /// If they do not, or one is gone.
+    /// If they do not become stable, or one NIC is missing.
     pub(crate) fn rest(&self) -> Result<(), Box<dyn Error>> {
         let counters =
             || Ok::<_, Box<dyn Error>>((self.sender.counter("tx_packets")?, self.receiver.received()?));
@@ -150,7 +152,7 @@ impl Bed {
     }
 }
 
-/// A NIC, by its name.
+/// A NIC by its interface name.
 #[derive(Debug, Clone)]
 pub(crate) struct Nic(pub(crate) String);
 
@@ -163,7 +165,7 @@ impl Nic {
         PathBuf::from("/sys/class/net").join(&self.0)
     }
 
-    /// A file of its folder in /sys/class/net.
+    /// A file of its directory in /sys/class/net.
     pub(crate) fn attribute(&self, name: &str) -> Result<String, Box<dyn Error>> {
         let text = fs::read_to_string(self.folder().join(name))
             .map_err(|error| format!("{} of {}: {error}", name, self.0))?;
@@ -174,7 +176,8 @@ impl Nic {
         Ok(self.attribute(&format!("statistics/{name}"))?.parse()?)
     }
 
-    /// Packets that its driver has received. vmxnet3 does not count those that a program took among its `rx_packets`.
+    /// Number of packets that its driver has received. vmxnet3 does not include packets consumed by an XDP
+    /// program in `rx_packets`.
     fn received(&self) -> Result<u64, Box<dyn Error>> {
         let packets = self.counter("rx_packets")?;
         if self.0.starts_with("vmxnet3") {
@@ -189,7 +192,7 @@ impl Nic {
         run("ip", &["link", "set", &self.0, if up { "up" } else { "down" }]).map(drop)
     }
 
-    /// Sets how many queues it uses, as `ethtool -L` does.
+    /// Sets the number of queues, like `ethtool -L`.
     pub(crate) fn set_queues(&self, count: u32) -> Result<(), Box<dyn Error>> {
         if self.queues()? != count {
             run("ethtool", &["-L", &self.0, "combined", &count.to_string()])?;
@@ -198,7 +201,7 @@ impl Nic {
         Ok(())
     }
 
-    /// How many queues it uses.
+    /// The number of queues.
     pub(crate) fn queues(&self) -> Result<u32, Box<dyn Error>> {
         let shown = run("ethtool", &["-l", &self.0])?;
         let current = shown.rsplit("Combined:").next().and_then(|rest| rest.split_whitespace().next());
@@ -220,14 +223,14 @@ impl Nic {
         Ok(())
     }
 
-    /// The device behind the interface in /sys/bus/pci, or its parent there.
+    /// The interface's device in /sys/bus/pci, or that device's parent.
     pub(crate) fn pci_device(&self) -> Result<PathBuf, Box<dyn Error>> {
         let device = fs::canonicalize(self.folder().join("device"))?;
         let is_pci = |path: &std::path::Path| path.join("vendor").exists() && path.join("irq").exists();
         Ok(if is_pci(&device) { device } else { device.parent().ok_or("no parent")?.to_owned() })
     }
 
-    /// What the kernel and the driver counted, for the report of a failure: all that is not zero.
+    /// All nonzero counters of kernel and driver, for the report of a failure.
     pub(crate) fn counts(&self) -> String {
         let folder = self.folder().join("statistics");
         let names = [

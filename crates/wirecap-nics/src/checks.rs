@@ -1,4 +1,4 @@
-//! The checks: each compares what the command did with what was sent.
+//! The checks: each compares the command's result with the frames sent.
 
 mod capturing;
 mod changing;
@@ -15,12 +15,12 @@ use crate::bed::Bed;
 
 pub(crate) use under_traffic::EVENTS;
 
-/// How a check went where nothing was wrong.
+/// The result of a check that did not fail.
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
-    /// It holds; with a word or two for the table.
+    /// The check passed; with a short note for the table.
     Holds(String),
-    /// The driver, or QEMU's device, cannot do this, for this reason.
+    /// The driver, or QEMU's device, does not support this, for this reason.
     Limit(&'static str),
 }
 
@@ -41,20 +41,20 @@ impl fmt::Display for Verdict {
 
 pub(crate) type Outcome = Result<Verdict, Box<dyn Error>>;
 
-/// A check that is made on every kind of NIC.
+/// A check that runs on every kind of NIC.
 #[derive(Debug)]
 pub(crate) struct Check {
     pub(crate) name: &'static str,
-    /// It belongs to what CI runs.
+    /// Whether CI runs it.
     pub(crate) core: bool,
     pub(crate) run: fn(&Bed) -> Outcome,
 }
 
-/// A check between NICs of two kinds, or one that the others would disturb: it has the machine to itself.
+/// A check between NICs of two kinds, or one that other checks would disturb. It runs alone.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) name: &'static str,
-    /// Where it stands in the table.
+    /// Its column in the table.
     pub(crate) column: &'static str,
     pub(crate) core: bool,
     pub(crate) run: fn() -> Outcome,
@@ -79,7 +79,7 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "link down/up", core: false, run: trouble::flap },
     Check { name: "set_link", core: false, run: trouble::set_link },
     Check { name: "reset", core: true, run: trouble::reset },
-    // It leaves changed settings; the next check binds the driver again, which restores its defaults.
+    // The check leaves changed settings; the next check binds the driver again, which restores its defaults.
     Check { name: "doctor", core: false, run: doctor::finds_and_fixes },
     Check { name: "unbind, bind", core: false, run: trouble::rebind },
 ];

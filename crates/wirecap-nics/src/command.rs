@@ -1,4 +1,4 @@
-//! The `wirecap` command, and other programs, at work on an interface.
+//! Runs the `wirecap` command and other programs on an interface.
 
 use std::error::Error;
 use std::fs::File;
@@ -17,10 +17,10 @@ use wirecap::savefile::Reader;
 
 use crate::frames::Frames;
 
-/// How long a program may take for anything in a slow virtual machine.
+/// Maximum time for any step of a program in a slow virtual machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The exit status of a command whose ledger is not lossless, and of `doctor` if it has findings.
+/// Exit status of a command whose ledger is not lossless, and of `doctor` with findings.
 const NOT_LOSSLESS: i32 = 3;
 
 /// The `wirecap` command of this build.
@@ -29,11 +29,11 @@ pub(crate) fn wirecap() -> PathBuf {
     here.with_file_name("wirecap")
 }
 
-/// Runs a program and gives what it printed.
+/// Runs a program and returns its output.
 ///
 /// # Errors
 ///
-/// If it failed, with what it said.
+/// If it fails, with its error output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Box<dyn Error>> {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("{program}: {error}"))?;
@@ -44,7 +44,7 @@ pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Box<dyn E
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A program at work; killed if the check ends before it.
+/// A running program; killed if the check ends first.
 #[derive(Debug)]
 pub(crate) struct Running {
     child: Child,
@@ -57,7 +57,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// If there is no such program.
+    /// If the program cannot be started.
     pub(crate) fn start(command: &mut Command) -> Result<Self, Box<dyn Error>> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
@@ -71,11 +71,11 @@ impl Running {
         Ok(Self { child, said, listener: Some(listener) })
     }
 
-    /// Waits until it has said these words on standard error.
+    /// Waits until it has printed these words on standard error.
     ///
     /// # Errors
     ///
-    /// If it ends before, or does not say them for long.
+    /// If it ends before, or does not print them in time.
     pub(crate) fn wait_for(&mut self, words: &str) -> Result<(), Box<dyn Error>> {
         let deadline = Instant::now() + PATIENCE;
         while !locked(&self.said).iter().any(|line| line.contains(words)) {
@@ -87,7 +87,7 @@ impl Running {
         Ok(())
     }
 
-    /// All that it has said on standard error.
+    /// Everything that it has printed on standard error.
     pub(crate) fn said(&self) -> String {
         locked(&self.said).join("; ")
     }
@@ -101,11 +101,11 @@ impl Running {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Has it end as Ctrl-C does, and gives what it printed on standard output.
+    /// Interrupts it like Ctrl-C, and returns its standard output.
     ///
     /// # Errors
     ///
-    /// If it failed, with what it said.
+    /// If it fails, with its error output.
     pub(crate) fn interrupt(mut self) -> Result<Ended, Box<dyn Error>> {
         if self.child.try_wait()?.is_none() {
             self.signal(Signal::INT)?;
@@ -117,7 +117,7 @@ impl Running {
     ///
     /// # Errors
     ///
-    /// As [`interrupt`](Self::interrupt).
+    /// As for [`interrupt`](Self::interrupt).
     pub(crate) fn end(mut self) -> Result<Ended, Box<dyn Error>> {
         let mut pipe = self.child.stdout.take().expect("a pipe");
         let printed = thread::spawn(move || {
@@ -138,7 +138,7 @@ impl Running {
         if let Some(listener) = self.listener.take() {
             listener.join().expect("a listener");
         }
-        // What is not lossless is judged by the ledger, and findings are what `doctor` is asked for.
+        // A loss is judged by the ledger, and findings are the expected result of `doctor`.
         if !status.success() && status.code() != Some(NOT_LOSSLESS) {
             return Err(format!("{status}: {}", self.said()).into());
         }
@@ -153,37 +153,38 @@ impl Drop for Running {
     }
 }
 
-/// What a program left.
+/// The output of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) stdout: String,
     pub(crate) stderr: String,
 }
 
-/// `wirecap capture`, recording what an interface receives.
+/// A running `wirecap capture` that records an interface.
 #[derive(Debug)]
 pub(crate) struct Recording {
     running: Running,
     file: PathBuf,
 }
 
-/// What a recording left.
+/// The result of a recording.
 #[derive(Debug)]
 pub(crate) struct Recorded {
     pub(crate) frames: Vec<Vec<u8>>,
-    /// When each of them was captured.
+    /// The time of capture of each frame.
     pub(crate) times: Vec<SystemTime>,
     pub(crate) ledger: Value,
-    /// All that the command said.
+    /// Everything that the command printed.
     pub(crate) said: String,
 }
 
 impl Recording {
-    /// Starts it with the engine xdp, and more options, and waits until it captures. A ring holds 16,384 packets.
+    /// Starts it with the engine xdp and further options, and waits until it captures. A ring holds 16,384
+    /// packets.
     ///
     /// # Errors
     ///
-    /// If it does not capture.
+    /// If it does not start to capture.
     pub(crate) fn start(interface: &str, options: &[&str]) -> Result<Self, Box<dyn Error>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let file = std::env::temp_dir().join(format!("nics-{}.pcapng", NEXT.fetch_add(1, Relaxed)));
@@ -195,7 +196,7 @@ impl Recording {
         Ok(Self { running, file })
     }
 
-    /// The rung that it is on, and why not on a better one.
+    /// The mode in use, and the reason why no better one is used.
     pub(crate) fn said(&self) -> String {
         self.running.said()
     }
@@ -204,16 +205,16 @@ impl Recording {
     ///
     /// # Errors
     ///
-    /// If it is dead already.
+    /// If it has already ended.
     pub(crate) fn kill(self) -> Result<(), Box<dyn Error>> {
         self.running.signal(Signal::KILL)
     }
 
-    /// Ends it and reads what it recorded.
+    /// Ends it and reads the recorded packets.
     ///
     /// # Errors
     ///
-    /// If it failed, or its file cannot be read.
+    /// If it fails, or its file cannot be read.
     pub(crate) fn end(self) -> Result<Recorded, Box<dyn Error>> {
         let ended = self.running.interrupt()?;
         let (times, frames) = read(&self.file)?.into_iter().unzip();
@@ -224,14 +225,14 @@ impl Recording {
     }
 }
 
-/// A packet of a savefile, and when it was captured.
+/// The time and the bytes of a packet in a savefile.
 pub(crate) type Record = (SystemTime, Vec<u8>);
 
 /// The packets of a savefile.
 ///
 /// # Errors
 ///
-/// If it cannot be read.
+/// If the file cannot be read.
 pub(crate) fn read(file: &PathBuf) -> Result<Vec<Record>, Box<dyn Error>> {
     let mut reader = Reader::new(File::open(file)?)?;
     let mut frames = Vec::new();
@@ -243,7 +244,7 @@ pub(crate) fn read(file: &PathBuf) -> Result<Vec<Record>, Box<dyn Error>> {
 }
 
 impl Recorded {
-    /// A number of the ledger, by its path.
+    /// A number in the ledger, by its path.
     pub(crate) fn count(&self, path: &str) -> u64 {
         self.ledger.pointer(path).and_then(Value::as_u64).unwrap_or(0)
     }
@@ -254,27 +255,28 @@ impl Recorded {
         rings.iter().map(|ring| ring["delivered"].as_u64().unwrap_or(0)).collect()
     }
 
-    /// Whether the ledger claims that nothing is missing.
+    /// Whether the ledger claims that no packet is missing.
     pub(crate) fn claims_lossless(&self) -> bool {
         self.said.contains("lossless: yes")
     }
 
-    /// Checks that the frames sent were recorded, each once and byte for byte, and the ledger says so.
+    /// Checks that all sent frames were recorded, each once and byte for byte, and that the ledger agrees.
     ///
     /// # Errors
     ///
-    /// What differs.
+    /// A description of the difference.
     pub(crate) fn is_all_of(&self, sent: &Frames) -> Result<(), Box<dyn Error>> {
         sent.compare(self.frames.iter().map(Vec::as_slice))
             .map_err(|differences| format!("{differences}; {}", self.said))?;
         self.books(sent.count())
     }
 
-    /// Checks that what was recorded is as it was sent, and that the ledger counts the rest as dropped.
+    /// Checks that the recorded frames are equal to the sent ones, and that the ledger counts the others as
+    /// dropped.
     ///
     /// # Errors
     ///
-    /// What differs.
+    /// A description of the difference.
     pub(crate) fn names_the_loss_of(&self, sent: &Frames) -> Result<(), Box<dyn Error>> {
         if self.frames.iter().any(|frame| !sent.has(frame)) {
             return Err(format!("not all are as they were sent; {}", self.said).into());
@@ -286,11 +288,11 @@ impl Recorded {
         Ok(())
     }
 
-    /// Checks that the ledger has this number of packets, all of them delivered and in the file.
+    /// Checks that the ledger has this number of packets, all delivered and in the file.
     ///
     /// # Errors
     ///
-    /// What differs.
+    /// A description of the difference.
     pub(crate) fn books(&self, sent: u64) -> Result<(), Box<dyn Error>> {
         let books = [self.count("/offered"), self.count("/delivered"), self.frames.len() as u64];
         if books != [sent; 3] || !self.claims_lossless() {

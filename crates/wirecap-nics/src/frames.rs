@@ -1,13 +1,13 @@
-//! Frames of which every byte follows from the number: a receiver can tell whether it is as it was sent.
+//! Frames in which every byte is determined by the frame's number, so that a receiver can verify them.
 
 use std::net::Ipv4Addr;
 
 use wirecap_testbed::{Sizes, Stamp, Traffic};
 
-/// Where the bytes begin that belong to no header: behind Ethernet, IPv4, UDP and the stamp.
+/// Offset of the bytes after all headers: Ethernet, IPv4, UDP and the stamp.
 const FILLING_OFFSET: usize = 14 + 20 + 8 + 14;
 
-/// Frames with these numbers, whose lengths take turns.
+/// Numbered frames of alternating lengths.
 #[derive(Debug, Clone)]
 pub(crate) struct Frames {
     lengths: Vec<u16>,
@@ -17,8 +17,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// `count` frames of these lengths in turn, of so many flows, each from an address of its own: igb's hash of UDP
-    /// packets leaves out their ports.
+    /// `count` frames of these lengths in turn, in this many flows. Each flow has its own source address:
+    /// igb's hash ignores the ports of UDP packets.
     pub(crate) fn new(traffic: Traffic, lengths: &[u16], flows: u32, count: u64) -> Self {
         Self { lengths: lengths.to_vec(), flows, count, traffic }
     }
@@ -43,14 +43,14 @@ impl Frames {
         frame
     }
 
-    /// The address of a flow, in the network of RFC 2544 for tests (198.18.0.0/15). The key of RSS is random, and the hashes of
-    /// addresses that differ in few bits may all choose the same queue.
+    /// The source address of a flow, in the test network of RFC 2544 (198.18.0.0/15). RSS uses a random key;
+    /// with it, the hashes of addresses that differ in few bits may all select the same queue.
     fn source(&self, flow: u32) -> Ipv4Addr {
         let network = u32::from(self.traffic.source) & 0xfffe_0000;
         (network | (flow.wrapping_mul(0x9e37_79b1) >> 15)).into()
     }
 
-    /// Whether it is one of them, byte for byte.
+    /// Whether `frame` is one of these frames, byte for byte.
     pub(crate) fn has(&self, frame: &[u8]) -> bool {
         Stamp::of(frame)
             .is_some_and(|stamp| stamp.sequence < self.count && self.frame(stamp.sequence) == frame)
@@ -61,11 +61,11 @@ impl Frames {
         (0..self.count).map(|number| self.frame(number))
     }
 
-    /// Compares what was received with what was sent, byte for byte: every frame once, whatever the order.
+    /// Compares received frames with the sent ones, byte for byte: every frame once, in any order.
     ///
     /// # Errors
     ///
-    /// What differs.
+    /// A description of the difference.
     pub(crate) fn compare<'a>(&self, received: impl IntoIterator<Item = &'a [u8]>) -> Result<(), String> {
         let mut times = vec![0_u32; self.count as usize];
         let (mut total, mut others) = (0_u64, Vec::new());

@@ -1,26 +1,27 @@
-//! The kinds of NICs, of which the virtual machine has two each, and what their drivers are known to do.
+//! The kinds of NICs (the virtual machine has two of each), and the known properties of their drivers.
 
-/// A kind of NIC. `NAME0` sends, `NAME1` receives, and they are joined by a cable.
+/// A kind of NIC. `NAME0` sends and `NAME1` receives; a cable connects them.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// Also the beginning of the interfaces' names.
+    /// Also the prefix of the interfaces' names.
     pub(crate) name: &'static str,
-    /// The rung of AF_XDP at an MTU of 1500, as the command prints it.
+    /// The mode of AF_XDP at an MTU of 1500, as printed by the command.
     pub(crate) rung: &'static str,
-    /// Words of the reason that the command gives for not receiving without a copy.
+    /// Part of the reason that the command prints for not using zero-copy.
     pub(crate) reason: Option<&'static str>,
-    /// Numbers of queues to try; none where there is one only.
+    /// Numbers of queues to try; empty if there is only one queue.
     pub(crate) queue_counts: &'static [u32],
-    /// The largest MTU of which all frames come. Beyond it QEMU's vmxnet3 reports those that need a second buffer as
-    /// erroneous, and the driver drops and counts them.
+    /// The largest MTU at which all frames arrive. Beyond it QEMU's vmxnet3 reports those that need a second
+    /// buffer as erroneous, and the driver drops and counts them.
     pub(crate) mtu_max: u32,
     /// The driver spreads flows over its queues by RSS.
     pub(crate) has_rss: bool,
-    /// The driver goes on when its device was reset behind its back, and is set down and up.
+    /// Whether the driver continues after its device was reset externally, and the interface was set down and
+    /// up.
     pub(crate) survives_reset: bool,
 }
 
-/// All of them. QEMU's vmxnet3 and e1000e have one queue that receives.
+/// All kinds. QEMU's vmxnet3 and e1000e have one receive queue.
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "igb",
@@ -40,7 +41,7 @@ pub(crate) const KINDS: &[Kind] = &[
         has_rss: true,
         survives_reset: false,
     },
-    // Without iommu_platform the driver has no DMA device to map the cells for.
+    // Without iommu_platform the driver has no DMA device for which to map the cells.
     Kind {
         name: "plain",
         rung: "native copy",
@@ -50,7 +51,7 @@ pub(crate) const KINDS: &[Kind] = &[
         has_rss: true,
         survives_reset: false,
     },
-    // With queue_reset=off the driver cannot stop one queue to exchange its buffers.
+    // With queue_reset=off the driver cannot stop a single queue to exchange its buffers.
     Kind {
         name: "fixed",
         rung: "native copy",
@@ -80,11 +81,11 @@ pub(crate) const KINDS: &[Kind] = &[
     },
 ];
 
-/// The kind of this name.
+/// The kind with this name.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If there is no such kind.
 pub(crate) fn kind(name: &str) -> &'static Kind {
     KINDS.iter().find(|kind| kind.name == name).expect("a kind of NIC")
 }

@@ -1,8 +1,9 @@
-//! The matrix: the `wirecap` command on each NIC that the virtual machine emulates (`vm/boot`), compared with what was
-//! sent. It runs inside that machine, beside the command of the same build.
+//! The test matrix: the `wirecap` command on each NIC that the virtual machine emulates (`vm/boot`), compared
+//! with the traffic sent. It runs in that machine, together with the command of the same build.
 //!
-//! `wirecap-nics [--core] [--events=N] [FILTER]...`: all checks, those of a core, or those whose NIC and name, as in
-//! `igb/bytes`, contain a filter; with so many resets, flaps and the like in a row.
+//! `wirecap-nics [--core] [--events=N] [FILTER]...`: runs all checks, the core checks, or those whose NIC and
+//! name, for instance `igb/bytes`, contain a filter. N is the number of consecutive resets, flaps and similar
+//! events.
 
 mod bed;
 mod checks;
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
             && (filters.is_empty() || filters.iter().any(|filter| place.contains(filter.as_str())))
     };
     let table = Mutex::new(Table::default());
-    // The NICs have nothing to do with each other, and a check mostly waits.
+    // The NICs are independent of each other, and a check mostly waits.
     thread::scope(|scope| {
         for kind in KINDS {
             let (table, is_meant) = (&table, &is_meant);
@@ -61,7 +62,7 @@ fn main() -> ExitCode {
     if table.failures() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs a check, says how it went, and enters it into the table.
+/// Runs a check, prints its result, and adds it to the table.
 fn run(name: &str, column: &str, table: &Mutex<Table>, body: impl FnOnce() -> Outcome) {
     let started = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {

@@ -1,18 +1,18 @@
-//! QEMU's monitor, which the virtual machine has as a serial port: what happens to a NIC from outside.
+//! QEMU's monitor, available in the virtual machine as a serial port, for external events on a NIC.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::sync::Mutex;
 
 const PORT: &str = "/dev/virtio-ports/monitor";
-/// A serial port opens once.
+/// A serial port can be opened only once at a time.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Has QEMU execute a command of its monitor. What it answers stays unread.
+/// Executes a command in QEMU's monitor. The answer is not read.
 ///
 /// # Errors
 ///
-/// The port's, outside of the virtual machine.
+/// If the port cannot be used, for instance outside of the virtual machine.
 pub(crate) fn execute(command: &str) -> io::Result<()> {
     let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut port = OpenOptions::new().write(true).open(PORT)?;

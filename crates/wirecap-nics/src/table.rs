@@ -6,7 +6,7 @@ use std::fmt;
 use crate::checks::{ALL, ROUTES, Verdict};
 use crate::kind::KINDS;
 
-/// What each check found on each NIC. Two runs with the same results print the same.
+/// The result of each check on each NIC. Two runs with the same results print the same.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     cells: BTreeMap<(String, String), Result<Verdict, String>>,
@@ -17,7 +17,7 @@ impl Table {
         self.cells.insert((check.to_owned(), column.to_owned()), outcome);
     }
 
-    /// The checks with a result, in the order in which they are listed.
+    /// The checks with a result, in listed order.
     fn checks(&self) -> Vec<&'static str> {
         let mut checks: Vec<&str> = Vec::new();
         for name in ALL.iter().map(|check| check.name).chain(ROUTES.iter().map(|route| route.name)) {
@@ -28,7 +28,7 @@ impl Table {
         checks
     }
 
-    /// The kinds of NICs with a result, likewise.
+    /// The kinds of NICs with a result, in listed order.
     fn columns(&self) -> Vec<&'static str> {
         let names = KINDS.iter().map(|kind| kind.name);
         names.filter(|name| self.cells.keys().any(|(_, column)| column == name)).collect()
@@ -58,7 +58,7 @@ impl fmt::Display for Table {
                         "-".to_owned()
                     }
                     Some(Err(reason)) => {
-                        // The whole of it was said when it happened.
+                        // The complete reason was printed when the check failed.
                         notes.push(format!("FAILED {check}, {column}: {reason:.200}"));
                         "FAILED".to_owned()
                     }

@@ -1,4 +1,4 @@
-//! Capturing on a NIC at rest.
+//! Capturing on an otherwise idle NIC.
 
 use std::process::Command;
 use std::thread;
@@ -8,12 +8,13 @@ use super::{Outcome, Verdict};
 use crate::bed::Bed;
 use crate::command::{Recording, Running, read, run, wirecap};
 
-/// The lengths at which drivers cut: around the steps of igb's buffer size, and the longest of an MTU of 1500.
+/// Lengths at which drivers split frames: around multiples of igb's buffer size, and the maximum at an MTU of
+/// 1500.
 const LENGTHS: &[u16] = &[60, 61, 1023, 1024, 1025, 1514];
-/// The same at another MTU.
+/// The other MTUs.
 const MTUS: &[u32] = &[1700, 1800, 3000, 3500, 9000];
 
-/// The rung at an MTU of 1500, and the reason why it is not a better one.
+/// The mode at an MTU of 1500, and the reason why no better one is used.
 pub(super) fn rung(bed: &Bed) -> Outcome {
     let recording = Recording::start(&bed.receiver.0, &[])?;
     let said = recording.end()?.said;
@@ -24,7 +25,7 @@ pub(super) fn rung(bed: &Bed) -> Outcome {
     Ok(Verdict::Holds(rung.to_owned()))
 }
 
-/// What stands behind "xdp engine" in parentheses.
+/// The text in parentheses after "xdp engine".
 fn rung_of(said: &str) -> &str {
     said.split("xdp engine (").nth(1).and_then(|rest| rest.split(')').next()).unwrap_or("none")
 }
@@ -84,7 +85,7 @@ pub(super) fn queues(bed: &Bed) -> Outcome {
     Ok(Verdict::Holds(bed.kind.queue_counts.iter().map(u32::to_string).collect::<Vec<_>>().join(",")))
 }
 
-/// Attaching a program may change how many queues there are: virtio-net adds one for each CPU, if it has as many.
+/// Attaching a program may change the number of queues: virtio-net adds one per CPU if it has enough.
 pub(super) fn queues_at_attach(bed: &Bed) -> Outcome {
     if bed.kind.queue_counts.is_empty() {
         return Ok(Verdict::Limit("QEMU's device receives on one queue"));
@@ -101,7 +102,8 @@ pub(super) fn queues_at_attach(bed: &Bed) -> Outcome {
     Ok(Verdict::Holds(format!("2 to {attached}")))
 }
 
-/// A tag in front of the packet: with the driver's offload on, it is told of; with it off, it is recorded.
+/// The VLAN tag of a packet: with the driver's offload, the capture reports it; without, it is in the
+/// recorded bytes.
 pub(super) fn vlan(bed: &Bed) -> Outcome {
     let frames = bed.frames(&[60, 1000], 4, 100)?;
     let tagged: Vec<Vec<u8>> = frames
@@ -149,16 +151,17 @@ pub(super) fn two_processes(bed: &Bed) -> Outcome {
 }
 
 pub(super) fn tcpdump(bed: &Bed) -> Outcome {
-    // It would change to a user whom this system does not have.
+    // Without this option tcpdump would change to a user that this system does not have.
     drop_in(bed, "xdp", "tcpdump", &["-n", "-U", "--immediate-mode", "-Z", "root"], "listening on")
 }
 
 pub(super) fn dumpcap(bed: &Bed) -> Outcome {
-    // It gives up all capabilities but CAP_NET_ADMIN and CAP_NET_RAW first, and with those no program can be loaded.
+    // dumpcap first drops all capabilities except CAP_NET_ADMIN and CAP_NET_RAW, with which no program can be
+    // loaded.
     drop_in(bed, "packet", "dumpcap", &["-q", "-F", "pcap"], "File:")
 }
 
-/// A program on the drop-in.
+/// A program that uses the drop-in.
 fn drop_in(bed: &Bed, engine: &str, program: &str, options: &[&str], ready: &str) -> Outcome {
     let libraries = wirecap().with_file_name("pcap");
     if !libraries.join("libpcap.so.0.8").exists() {

@@ -9,7 +9,7 @@ use super::{Outcome, Verdict};
 use crate::bed::Bed;
 use crate::command::{Recording, run};
 
-/// What `ethtool -X` can say: all on one queue, shares, all alike.
+/// The forms of `ethtool -X`: all on one queue, weights, equal.
 pub(super) fn weights(bed: &Bed) -> Outcome {
     if bed.kind.queue_counts.is_empty() {
         return Ok(Verdict::Limit("QEMU's device receives on one queue"));
@@ -111,7 +111,7 @@ pub(super) fn coalescing(bed: &Bed) -> Outcome {
     }
 }
 
-/// Interrupts move to another CPU, and `--pin auto` follows.
+/// Interrupts are moved to another CPU, and `--pin auto` follows.
 pub(super) fn interrupts(bed: &Bed) -> Outcome {
     let nic = &bed.receiver.0;
     let folder = bed.receiver.pci_device()?.join("msi_irqs");

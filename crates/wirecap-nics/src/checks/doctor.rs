@@ -1,4 +1,5 @@
-//! `wirecap doctor` on a NIC with bad settings: it finds each of them, and the commands that it prints fix them.
+//! `wirecap doctor` on a NIC with bad settings: it reports each of them, and the commands that it prints fix
+//! them.
 
 use std::error::Error;
 use std::process::Command;
@@ -9,7 +10,7 @@ use super::{Outcome, Verdict};
 use crate::bed::{Bed, Nic};
 use crate::command::{Running, run, wirecap};
 
-/// The name of a check of doctor's, and a command that makes the setting bad.
+/// The name of a check of `doctor`, and a command that makes the setting bad.
 const FAULTS: &[(&str, &str)] = &[
     ("link", "ip link set NIC down"),
     ("mtu", "ip link set NIC mtu 9000"),
@@ -28,8 +29,8 @@ const FAULTS: &[(&str, &str)] = &[
     ("threaded-napi", "echo 1 > /sys/class/net/NIC/threaded"),
 ];
 
-/// Doctor finds each fault that the driver accepts, and does not find it after the commands that it prints. The NIC keeps the new
-/// settings.
+/// `doctor` reports each fault that the driver allows, and no longer after the commands that it prints. The
+/// NIC keeps the new settings.
 pub(super) fn finds_and_fixes(bed: &Bed) -> Outcome {
     let nic = &bed.receiver;
     let mut found = 0;
@@ -58,7 +59,7 @@ fn shell(line: &str) -> Result<String, Box<dyn Error>> {
     run("sh", &["-c", line])
 }
 
-/// The finding of this check about the interface.
+/// The finding of this check for the interface.
 fn finding(nic: &Nic, check: &str) -> Result<Option<Value>, Box<dyn Error>> {
     let doctor = Running::start(Command::new(wirecap()).args(["doctor", "--json", &nic.0]))?.end()?;
     let mut diagnosis: Value = serde_json::from_str(&doctor.stdout)?;

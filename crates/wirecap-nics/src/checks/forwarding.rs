@@ -1,4 +1,5 @@
-//! Forwarding between NICs of two kinds: `A0` sends to `A1`, which is forwarded to `B1`, whose cable ends at `B0`.
+//! Forwarding between NICs of two kinds: `A0` sends to `A1`; frames are forwarded from `A1` to `B1`, whose
+//! cable leads to `B0`.
 
 use std::error::Error;
 use std::process::Command;
@@ -14,7 +15,7 @@ use crate::command::{Running, run, wirecap};
 use crate::frames::Frames;
 use crate::kind::kind;
 
-/// How long frames may take through the box.
+/// Maximum time for frames to pass.
 const PATIENCE: Duration = Duration::from_secs(20);
 const LENGTHS: &[u16] = &[60, 1024, 1025, 1514];
 
@@ -38,7 +39,7 @@ pub(super) fn vmxnet3_and_e1000e() -> Outcome {
     two_way("vmxnet3", "e1000e")
 }
 
-/// The interface that frames leave by has no other packets of the host's, and needs no program of its own.
+/// The output interface receives no other packets of the host and needs no program.
 fn one_way(from: &'static str, to: &'static str) -> Outcome {
     let (from, to) = (Bed::new(kind(from))?, Bed::new(kind(to))?);
     let forwarding = start(&from, &to, &["--one-way"])?;
@@ -57,7 +58,7 @@ fn two_way(one: &'static str, other: &'static str) -> Outcome {
     finish(forwarding, outcome.map_err(|error| with_counts(error.into(), &one, &other)))
 }
 
-/// The error with what each NIC on the way counted.
+/// Adds the counters of each NIC on the path to the error.
 fn with_counts(error: Box<dyn Error>, one: &Bed, other: &Bed) -> Box<dyn Error> {
     let counts = [&one.sender, &one.receiver, &other.receiver, &other.sender].map(Nic::counts);
     format!("{error}; {}", counts.join("; ")).into()
@@ -69,13 +70,13 @@ fn start(from: &Bed, to: &Bed, options: &[&str]) -> Result<Running, Box<dyn Erro
     command.args([&from.receiver.0, &to.receiver.0]);
     let mut forwarding = Running::start(&mut command)?;
     forwarding.wait_for("forwarding ")?;
-    // The judges' links were down with those of their siblings.
+    // The links of the judging NICs went down with those of their peers.
     from.wait_for_links()?;
     to.wait_for_links()?;
     Ok(forwarding)
 }
 
-/// Ends the forwarding and adds what it said to what was wrong.
+/// Ends the forwarding and adds its output to the error.
 fn finish(forwarding: Running, outcome: Result<(), Box<dyn Error>>) -> Outcome {
     let ended = forwarding.interrupt()?;
     outcome.map_err(|error| format!("{error}; {}", ended.stderr))?;
@@ -85,9 +86,9 @@ fn finish(forwarding: Running, outcome: Result<(), Box<dyn Error>>) -> Outcome {
     Ok(Verdict::ok())
 }
 
-/// Sends frames and compares what comes out.
+/// Sends frames and compares the frames that arrive at `judge`.
 fn passes(bed: &Bed, judge: &Nic, frames: &Frames) -> Result<(), Box<dyn Error>> {
-    // The frames are for another.
+    // The frames have another destination address.
     run("ip", &["link", "set", &judge.0, "promisc", "on"])?;
     let mut receiver = PacketReceiver::on(&judge.interface()?)?;
     let sent = AtomicBool::new(false);

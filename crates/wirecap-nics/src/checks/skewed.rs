@@ -1,4 +1,4 @@
-//! One flow that its queue's worker cannot process alone, while the workers of the other queues have time to spare.
+//! One flow that its queue's worker cannot process alone, while the other queues' workers have capacity left.
 
 use std::error::Error;
 use std::process::Command;
@@ -14,19 +14,20 @@ use crate::command::{Running, wirecap};
 use crate::kind::kind;
 
 const QUEUES: u32 = 4;
-/// What a packet costs a worker.
+/// Processing time of a packet in a worker.
 const COST: Duration = Duration::from_millis(1);
-/// In packets per millisecond of one worker: 0.9 of what four can process, of which one flow has more than half.
+/// Packets of one flow per tick. Together with `OTHERS` they are 0.9 of what four workers can process; the
+/// flow has more than half of them.
 const DOMINANT: u64 = 20;
 const OTHERS: u64 = 16;
-/// So many of both are sent in ten milliseconds.
+/// Both numbers of packets are sent in each tick.
 const TICK: Duration = Duration::from_millis(10);
 const TICKS: u64 = 800;
-/// How much a sender that is late makes up for: 180 packets at once, and a pool has room for 2,048.
+/// Maximum delay that a late sender catches up with: 180 packets at once, while a pool has room for 2,048.
 const BEHIND_MAX: Duration = Duration::from_millis(50);
-/// The least share of the packets that basic mode loses.
+/// Minimum fraction of packets that basic mode loses.
 const LOSS_MIN: f64 = 0.2;
-/// How much longer the sender may take.
+/// Maximum ratio of the actual to the planned duration of sending.
 const SLACK: f64 = 1.05;
 
 pub(super) fn skew_on_igb() -> Outcome {
@@ -37,7 +38,8 @@ pub(super) fn skew_on_virtio() -> Outcome {
     skew(&Bed::new(kind("virtio"))?)
 }
 
-/// Advanced mode loses nothing of a load that is nine tenths of what the group can process; basic mode loses a fifth at least.
+/// With a load of nine tenths of the group's capacity, advanced mode loses nothing, and basic mode loses at
+/// least a fifth.
 fn skew(bed: &Bed) -> Outcome {
     bed.receiver.set_queues(QUEUES)?;
     let advanced = handled(bed, &["-T", "20"])?;
@@ -69,14 +71,14 @@ fn handled(bed: &Bed, mode: &[&str]) -> Result<Handled, Box<dyn Error>> {
     bed.wait_for_links()?;
     let sent = send(bed)?;
     bed.rest()?;
-    // What waits in the pools is processed before the capture ends.
+    // Let the workers process the packets in the pools before the capture ends.
     thread::sleep(COST * 64 * 32);
     let ended = running.interrupt()?;
     let ledger: Value = serde_json::from_str(&ended.stdout)?;
     Ok(Handled { sent, delivered: ledger["delivered"].as_u64().unwrap_or(0), said: ended.stderr })
 }
 
-/// Sends the load, and says how many packets that were.
+/// Sends the load. Returns the number of packets.
 fn send(bed: &Bed) -> Result<u64, Box<dyn Error>> {
     let (one, many) = (bed.frames(&[60], 1, u64::MAX)?, bed.frames(&[60], 64, u64::MAX)?);
     let mut sender = PacketSender::on(&bed.sender.interface()?)?;

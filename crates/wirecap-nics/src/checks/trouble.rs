@@ -1,4 +1,4 @@
-//! Capturing while links fail, devices are reset and drivers go, with traffic all the while.
+//! Capturing while links fail, devices are reset and drivers are unbound, under continuous traffic.
 
 use std::error::Error;
 use std::fs;
@@ -13,13 +13,13 @@ use crate::command::{Recording, run};
 use crate::kind::kind;
 use crate::monitor;
 
-/// What passes while a link is down or a device has no driver.
+/// Time for which a link is down or a device has no driver.
 const GAP: Duration = Duration::from_millis(300);
-/// What a capture says of a device that was reset.
+/// Part of the capture's message about a device that was reset.
 const SILENT: &str = "sends no interrupts";
 
-/// The first frame goes out as soon as the command says that it captures: nothing is lost then, although drivers drop
-/// their link when a program comes.
+/// The first frame is sent as soon as the command reports that it is capturing: no frame may be lost,
+/// although drivers drop their link when a program is attached.
 pub(super) fn at_once(bed: &Bed) -> Outcome {
     let frames = bed.frames(&[60, 1000], 16, 400)?;
     let recording = Recording::start(&bed.receiver.0, &[])?;
@@ -34,7 +34,7 @@ pub(super) fn at_once(bed: &Bed) -> Outcome {
     Ok(Verdict::ok())
 }
 
-/// A killed capture leaves the interface as it was, and the next one captures.
+/// After a capture was killed, the interface has its previous settings, and the next capture works.
 pub(super) fn killed(bed: &Bed) -> Outcome {
     let nic = &bed.receiver;
     let before = left_behind(nic)?;
@@ -53,7 +53,7 @@ pub(super) fn killed(bed: &Bed) -> Outcome {
     Ok(Verdict::ok())
 }
 
-/// What a capture changes on an interface while it runs: its program, promiscuous mode.
+/// The settings that a capture changes while it runs: the XDP program and promiscuous mode.
 fn left_behind(nic: &Nic) -> Result<(bool, bool), Box<dyn Error>> {
     let shown = run("ip", &["-d", "link", "show", "dev", &nic.0])?;
     Ok((shown.contains("xdp"), shown.contains("promiscuity 0")))
@@ -82,14 +82,15 @@ pub(super) fn reset(bed: &Bed) -> Outcome {
         return Ok(Verdict::Limit("the device has no function-level reset"));
     }
     if !bed.kind.survives_reset {
-        // It waits for an answer to a command, holding the lock of all interfaces (RTNL): the machine is lost.
+        // The driver waits for an answer to a command while it holds the RTNL lock, so the whole machine
+        // hangs.
         return Ok(Verdict::Limit("virtio_net waits for ever for a device that was reset"));
     }
     fs::write(device.join("reset_method"), "flr")?;
     let outcome = with_traffic(bed, |scene| {
         let told = scene.times(SILENT);
         fs::write(device.join("reset"), "1")?;
-        // It does not capture by itself again, and says what to do.
+        // The capture does not resume by itself; it reports what to do.
         scene.wait_for_more(SILENT, told)?;
         scene.nic.set_up(false)?;
         scene.nic.set_up(true)
@@ -101,8 +102,8 @@ pub(super) fn reset(bed: &Bed) -> Outcome {
 pub(super) fn rebind(bed: &Bed) -> Outcome {
     with_traffic(bed, |scene| {
         bind_again(scene.nic)?;
-        // Queues that a program has brought along are a trap of virtio_net's: with them the driver never lets go of the
-        // interface (Linux 7.3: their entries in /sys/class/net/NAME/queues keep it).
+        // Queues that attaching a program has added make virtio_net hang: the driver never releases the
+        // interface (Linux 7.3: their entries in /sys/class/net/NAME/queues hold a reference).
         if let Some(&most) = bed.kind.queue_counts.last() {
             run("ethtool", &["-L", &scene.nic.0, "combined", &most.to_string()])?;
         }
@@ -110,9 +111,9 @@ pub(super) fn rebind(bed: &Bed) -> Outcome {
     })
 }
 
-/// Takes the driver from the device, and gives it back.
+/// Unbinds the driver from the device, and binds it again.
 fn bind_again(nic: &Nic) -> Result<(), Box<dyn Error>> {
-    // Of a virtio device that is the one behind the one on the PCI bus.
+    // For virtio, this is the virtio device below the PCI device.
     let device = fs::canonicalize(Path::new("/sys/class/net").join(&nic.0).join("device"))?;
     let driver = fs::canonicalize(device.join("driver"))?;
     let name = device.file_name().and_then(|name| name.to_str()).ok_or("a device without a name")?;
@@ -123,7 +124,7 @@ fn bind_again(nic: &Nic) -> Result<(), Box<dyn Error>> {
     rename(&address, &nic.0)
 }
 
-/// Gives the interface with this Ethernet address its name again.
+/// Renames the interface with this Ethernet address to its previous name.
 fn rename(address: &str, name: &str) -> Result<(), Box<dyn Error>> {
     for entry in fs::read_dir("/sys/class/net")? {
         let found = Nic(entry?.file_name().to_string_lossy().into_owned());
@@ -142,7 +143,7 @@ pub(super) fn device_del_virtio() -> Outcome {
     device_del("virtio")
 }
 
-/// The device is pulled out: the capture says so. Nothing comes after this check on such NICs.
+/// The device is removed, and the capture reports it. No further check can run on these NICs.
 fn device_del(name: &'static str) -> Outcome {
     with_traffic_until(&Bed::new(kind(name))?, |scene| {
         monitor::execute(&format!("device_del {}", scene.nic.0))?;

@@ -1,4 +1,5 @@
-//! Events while a NIC captures and frames keep coming: every frame is in the file, or the ledger says why it is not.
+//! Events on a capturing NIC under traffic: every frame is in the file, or the ledger explains why it is
+//! missing.
 
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -14,30 +15,30 @@ use crate::bed::{Bed, Nic};
 use crate::command::{Recorded, Recording};
 use crate::frames::Frames;
 
-/// How often each thing happens, unless it is said.
+/// How often each event happens, unless set by an option.
 const TIMES: usize = 3;
 pub(crate) static EVENTS: OnceLock<usize> = OnceLock::new();
-/// What passes between two frames.
+/// Time between two frames.
 const INTERVAL: Duration = Duration::from_millis(4);
-/// For so long the capture goes on undisturbed before each event, and after the last one.
+/// Time for which the capture must run undisturbed before each event, and after the last one.
 const CALM: Duration = Duration::from_millis(1500);
-/// How long the capture may take to say what happened, and to capture again.
+/// Maximum time for the capture to report an event and to capture again.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(50);
-/// So many runs of missing frames are named.
+/// Maximum number of runs of missing frames in a message.
 const RUNS_NAMED: usize = 24;
-/// What the capture says when packets begin to pass unseen, and when they are captured again.
+/// The capture's messages when packets begin to pass unseen, and when they are captured again.
 const LOST: &str = "packets pass unseen";
 const BACK: &str = "captured again: ";
 
-/// A frame left between these two.
+/// A frame was sent between these two times.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     from: SystemTime,
     to: SystemTime,
 }
 
-/// A NIC that captures.
+/// A capturing NIC.
 #[derive(Debug)]
 pub(super) struct Scene<'a> {
     pub(super) nic: &'a Nic,
@@ -45,18 +46,19 @@ pub(super) struct Scene<'a> {
 }
 
 impl Scene<'_> {
-    /// How often the capture has said these words.
+    /// How often the capture has printed these words.
     pub(super) fn times(&self, words: &str) -> usize {
         self.recording.said().matches(words).count()
     }
 
-    /// Waits until it has said them more than `times` times.
+    /// Waits until the capture has printed them more than `times` times.
     pub(super) fn wait_for_more(&self, words: &str, times: usize) -> Result<(), Box<dyn Error>> {
         self.wait(|| self.times(words) > times)
             .map_err(|said| format!("does not say {words:?} for time {}: {said}", times + 1).into())
     }
 
-    /// Waits until packets have been captured again for a while: a device may lose its link some seconds after it has started.
+    /// Waits until packets have been captured without interruption for a while: a device may lose its link
+    /// some seconds after it has started.
     fn wait_for_calm(&self) -> Result<(), Box<dyn Error>> {
         let mut since = Instant::now();
         let is_calm = || {
@@ -81,11 +83,11 @@ impl Scene<'_> {
     }
 }
 
-/// Does something to the receiving NIC several times while it captures. Frames come all the time, from before the capture
-/// on, and the next event waits until they are captured again.
+/// Repeats an event on the receiving NIC while it captures. Frames are sent continuously, starting before the
+/// capture, and the next event waits until they are captured again.
 ///
-/// What is lost may be lost, but it was sent in a gap that the ledger names, or is among the packets that it counts as
-/// dropped.
+/// Frames may be lost, but each lost frame must have been sent during a gap listed in the ledger, or be among
+/// the packets that the ledger counts as dropped.
 pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>) -> Outcome {
     let times = EVENTS.get().copied().unwrap_or(TIMES);
     captured(bed, |scene| {
@@ -99,7 +101,7 @@ pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), B
     })
 }
 
-/// Does something after which the NIC captures no more, and judges as [`with_traffic`] does.
+/// Executes an event after which the NIC no longer captures, and checks the result like [`with_traffic`].
 pub(super) fn with_traffic_until(
     bed: &Bed,
     event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
@@ -117,7 +119,7 @@ fn captured(bed: &Bed, events: impl Fn(&Scene<'_>) -> Result<usize, Box<dyn Erro
     let (stop, sent) = (AtomicBool::new(false), Mutex::default());
     let happen = || {
         let recording = Recording::start(&bed.receiver.0, &[])?;
-        // The next one may be on its way.
+        // The next frame may already be in flight.
         let first = locked(&sent).len() + 1;
         let scene = Scene { nic: &bed.receiver, recording: &recording };
         scene.wait_for_calm()?;
@@ -130,7 +132,7 @@ fn captured(bed: &Bed, events: impl Fn(&Scene<'_>) -> Result<usize, Box<dyn Erro
         stop.store(true, Relaxed);
         sending.join().expect("a sender").and(happened)
     })?;
-    // The NIC may be gone.
+    // The NIC may be missing.
     let _at_rest = bed.rest();
     let sent = sent.into_inner().unwrap_or_else(PoisonError::into_inner);
     let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
@@ -157,7 +159,7 @@ fn send(
     Ok(())
 }
 
-/// A time in which packets may have passed, as the ledger names it.
+/// A gap in the ledger: packets may have passed unseen during this time.
 #[derive(Debug)]
 struct Gap {
     from: SystemTime,
@@ -170,13 +172,13 @@ impl Gap {
         Some(Self { from: time("from")?, to: time("to") })
     }
 
-    /// Whether a frame may have come in it that was on its way for `delay` at most.
+    /// Whether a frame with a delay of at most `delay` may have arrived in the gap.
     fn has(&self, sent: &Sent, delay: Duration) -> bool {
         sent.to + delay >= self.from && self.to.is_none_or(|to| sent.from <= to)
     }
 }
 
-/// Compares what was sent with what is in the file and in the ledger, and says in figures how they agree.
+/// Compares the frames sent with the file and the ledger. Returns the figures.
 fn judge(
     recorded: &Recorded,
     frames: &Frames,
@@ -185,7 +187,7 @@ fn judge(
 ) -> Result<String, Box<dyn Error>> {
     let error = |what: String| Err(format!("{what}; {}", recorded.said).into());
     let mut is_recorded = vec![false; sent.len()];
-    // How long frames were on their way, of those that came.
+    // The maximum delay of the frames that arrived.
     let mut delay = Duration::ZERO;
     for (frame, time) in recorded.frames.iter().zip(&recorded.times) {
         let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&n| frames.frame(n) == *frame);
@@ -230,7 +232,7 @@ fn judge(
     ))
 }
 
-/// Numbers of frames, in order, as runs without a break, each with the time in which they were sent.
+/// Numbers of frames, as runs of consecutive numbers, each with the time in which they were sent.
 fn runs_of(numbers: &[usize], sent: &[Sent]) -> String {
     let runs = numbers.chunk_by(|number, next| number + 1 == *next).map(|run| {
         let (first, last) = (run[0], run[run.len() - 1]);
