@@ -3,7 +3,8 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
-pub(crate) use wirecap_boundary::{cancel, caught, chain, guarded};
+pub(crate) use wirecap_boundary::{cancel, caught, guarded};
+pub(crate) use wirecap_units::error::causes;
 
 use crate::abi::ERRBUF_BYTES;
 use crate::real;

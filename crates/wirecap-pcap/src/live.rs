@@ -21,7 +21,7 @@ use wirecap::filter::ClassicInsn;
 use wirecap::{Capture, Engine, Waker, Worker};
 
 use crate::abi::{D_INOUT, Program};
-use crate::failure::chain;
+use crate::failure::causes;
 use crate::filter_slot::{FilterSlot, Sieve, locked};
 use crate::forks::{self, SoleReader};
 use crate::group::{Group, Joined, Membership};
@@ -44,40 +44,44 @@ const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32
 const SNAP_BYTES_MIN: u32 = 64;
 
 /// A capture, as its handle has it.
+///
+/// What every wake-up uses comes first, in few cache lines: the others have left the caches since the last one.
+#[repr(C, align(64))]
 pub(crate) struct Live {
-    capture: Arc<Capture>,
-    /// The handle's own rings in the capture.
-    ring: Option<usize>,
-    device: Device,
-    /// Guarded by the handle's turn.
-    reader: UnsafeCell<Reader>,
-    /// Likewise.
-    ahead: UnsafeCell<Ahead>,
-    pollable: Pollable,
-    /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
-    sender: Arc<OwnedFd>,
-    waker: Waker,
-    snap_len: u32,
+    broken: AtomicBool,
+    nonblocking: AtomicBool,
+    /// The interface went down.
+    down: AtomicBool,
     nanos: bool,
     /// A read waits until it has a matching packet.
     endless: bool,
     /// The kernel cuts packets at what its filter says.
     cuts: bool,
     promiscuous: bool,
-    broken: AtomicBool,
+    snap_len: u32,
     /// Counts events that may invalidate filtered packets: a read is interrupted or begins, the filter or the direction
     /// changes.
     disturbances: AtomicU32,
-    nonblocking: AtomicBool,
-    /// The interface went down.
-    down: AtomicBool,
     direction: AtomicI32,
+    /// Packets in the chunks of this handle.
+    taken: AtomicU64,
     filter: Arc<FilterSlot>,
+    pollable: Pollable,
+    /// Guarded by the handle's turn.
+    reader: UnsafeCell<Reader>,
+    /// Likewise.
+    ahead: UnsafeCell<Ahead>,
+    /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
+    sender: Arc<OwnedFd>,
+    waker: Waker,
+    capture: Arc<Capture>,
+    /// The handle's own rings in the capture.
+    ring: Option<usize>,
+    device: Device,
     membership: Option<Membership>,
     /// The forks when it was opened.
     forks: u64,
-    /// Packets in the chunks of this handle, and the non-matching ones among them.
-    taken: AtomicU64,
+    /// The non-matching packets among the taken ones.
     refused: AtomicU64,
     /// The most packets that `counts` found: while a thread takes packets out of a ring fewer may be seen.
     most_received: AtomicU64,
@@ -299,7 +303,7 @@ impl Live {
             return Err("wirecap: the other handles of the group have another filter".to_owned());
         }
         let is_in_kernel =
-            self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", chain(&error)))?;
+            self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", causes(&error)))?;
         let rings = 0..self.capture.rings().len();
         // Only a handle that gets all of the capture's packets, each ring's in order, can tell which arrived later.
         let tells = is_in_kernel && self.membership.is_none();

@@ -5,7 +5,7 @@ use std::io;
 
 use wirecap::{Capture, CaptureBuilder, OpenError};
 
-use crate::failure::chain;
+use crate::failure::causes;
 use crate::request::Request;
 use crate::settings::Settings;
 
@@ -25,7 +25,7 @@ pub(crate) enum LiveError {
 impl fmt::Display for LiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(error) => f.write_str(&chain(error)),
+            Self::Open(error) => f.write_str(&causes(error)),
             Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
         }
     }

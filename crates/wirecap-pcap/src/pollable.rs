@@ -24,6 +24,8 @@ pub(crate) enum Pollable {
 /// sleeping instead.
 #[derive(Debug)]
 pub(crate) struct Single {
+    /// Those of the two below, which are two allocations and more away.
+    descriptors: [RawFd; 2],
     socket: Arc<OwnedFd>,
     /// Wakes us when a read is broken off.
     waker: Waker,
@@ -44,7 +46,8 @@ pub(crate) struct Several {
 impl Pollable {
     /// The socket of the only ring.
     pub(crate) fn single(socket: Arc<OwnedFd>, waker: Waker) -> Self {
-        Self::Socket(Single { socket, waker })
+        let descriptors = [socket.as_raw_fd(), waker.as_fd().as_raw_fd()];
+        Self::Socket(Single { descriptors, socket, waker })
     }
 
     /// One for this worker.
@@ -89,7 +92,7 @@ impl Single {
     /// the socket. The thread may be cancelled meanwhile.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
         // Interrupted or not, the caller looks for itself.
-        let [socket, bell] = socket::wait([self.socket.as_fd(), self.waker.as_fd()], longest);
+        let [socket, bell] = socket::wait(self.descriptors, longest);
         if bell != 0 {
             let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         }

@@ -3,7 +3,7 @@
 
 use std::ffi::{c_int, c_short};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -44,16 +44,14 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
 /// wait was interrupted.
 ///
 /// The thread may be cancelled here, and no frame on the way to the program may catch the resulting unwinding.
-pub(crate) fn wait<const N: usize>(
-    descriptors: [BorrowedFd<'_>; N],
-    longest: Option<Duration>,
-) -> [c_short; N] {
+pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N], longest: Option<Duration>) -> [c_short; N] {
     unsafe extern "C-unwind" {
         fn poll(polled: *mut libc::pollfd, count: libc::nfds_t, longest_millis: c_int) -> c_int;
     }
-    let polled = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    let mut polled = descriptors.map(polled);
-    let whole_millis = |longest: Duration| longest.as_micros().div_ceil(1000) as c_int;
+    let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+    let whole_millis = |longest: Duration| {
+        longest.as_secs() as c_int * 1000 + longest.subsec_micros().div_ceil(1000) as c_int
+    };
     let longest_millis = longest.map_or(-1, whole_millis);
     // SAFETY: there are as many as is said.
     match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {

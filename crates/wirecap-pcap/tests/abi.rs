@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Bed, Library, built, compile, drop_in, said};
+use common::{Bed, Library, built, compile, drop_in, said, system_library};
 use wirecap_testbed::privileged;
 
 /// What a library exports: names, with the size of what is not a function.
@@ -22,15 +22,6 @@ fn exports(library: &Path) -> BTreeMap<String, Option<u64>> {
         }
     };
     text.lines().filter_map(export).collect()
-}
-
-/// The system's library, which the loader finds for a program that asks for it.
-fn system_library() -> std::path::PathBuf {
-    let output =
-        Command::new("ldconfig").arg("-p").env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin").output().unwrap();
-    let text = said(&output);
-    let line = text.lines().find(|line| line.contains("libpcap.so.0.8 ")).expect("libpcap is installed");
-    Path::new(line.rsplit("=> ").next().unwrap()).canonicalize().unwrap()
 }
 
 #[test]

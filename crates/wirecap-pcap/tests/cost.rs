@@ -15,7 +15,7 @@ const PAIRS: u32 = 50;
 
 /// The numbers that the program says, by their names.
 fn cost(bed: &Bed, program: &Path, library: Library, snap_len: &str) -> impl Fn(&str) -> u64 {
-    let output = bed.run(bed.command(program, library).args(["a1", snap_len, "9"]));
+    let output = bed.run(bed.command(program, library).args(["a1", snap_len]));
     assert!(output.status.success(), "{library:?}: {}", said(&output));
     let text = said(&output);
     eprintln!("{library:?} {snap_len}: {}", text.replace('\n', ", "));
@@ -44,14 +44,14 @@ fn a_handle_uses_no_more_resources_than_requested() {
 }
 
 #[test]
-fn opening_time_does_not_depend_on_the_hosts_routes_and_interfaces() {
+fn opening_does_not_ask_for_the_hosts_routes_and_interfaces() {
     if !privileged() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let program = compile("cost.c", folder.path(), &[]);
     let bed = Bed::new();
-    let before = cost(&bed, &program, Library::DropIn, "68")("micros");
+    let before = cost(&bed, &program, Library::DropIn, "68");
     let mut commands = "addr add 10.255.0.1/24 dev a0\n".to_owned();
     for n in 0..PAIRS {
         writeln!(commands, "link add v{n} type veth peer name w{n}").unwrap();
@@ -64,8 +64,11 @@ fn opening_time_does_not_depend_on_the_hosts_routes_and_interfaces() {
     std::fs::write(&path, commands).unwrap();
     let output = finish(bed.spawn(Command::new("ip").arg("-b").arg(path).stderr(Stdio::piped())));
     assert!(output.status.success(), "{}", said(&output));
-    let crowded = cost(&bed, &program, Library::DropIn, "68")("micros");
-    assert!(crowded < before * 2 + 20_000, "{before} us, in a crowd {crowded} us");
+    let crowded = cost(&bed, &program, Library::DropIn, "68");
+    assert!(before("bytes") > 0);
+    for number in ["calls", "bytes"] {
+        assert_eq!(crowded(number), before(number), "{number}");
+    }
 }
 
 /// What the program prints on one library, for so many packets with so many microseconds between them.

@@ -5,8 +5,9 @@ mod common;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use common::{Bed, Library, built, compile, said};
+use common::{Bed, Library, built, compile, said, system_library, with_all_names};
 use wirecap_testbed::privileged;
 
 /// The command `wirecap-pcap`, for libraries in `libraries`.
@@ -16,6 +17,53 @@ fn wrapper(folder: &Path, libraries: &Path) -> PathBuf {
     fs::write(&path, source.replace("@LIBRARIES@", libraries.to_str().unwrap())).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     path
+}
+
+/// The library, built with `real` as the place of the real one. Its dependencies are kept for the next time.
+fn built_for(real: &Path) -> PathBuf {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("built-in");
+    // As root, the test may have another PATH and home than the user who compiled it.
+    let cargo = Path::new(env!("CARGO"));
+    let mut command = Command::new(cargo);
+    command.args([
+        "build",
+        "--quiet",
+        "--locked",
+        "--offline",
+        "-p",
+        "wirecap-pcap",
+        "--lib",
+        "--target-dir",
+    ]);
+    command.arg(&target).current_dir(env!("CARGO_MANIFEST_DIR")).env("RUSTC", cargo.with_file_name("rustc"));
+    command.envs(option_env!("CARGO_HOME").map(|home| ("CARGO_HOME", home)));
+    let output = command.env("WIRECAP_REAL_LIBPCAP", real).output().expect("cargo is there");
+    assert!(output.status.success(), "{}", said(&output));
+    target.join("debug/libwirecap_pcap.so")
+}
+
+#[test]
+fn the_real_library_is_where_the_build_said_unless_the_environment_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("names.c", folder.path(), &[]);
+    // Where no search finds it.
+    let real = folder.path().join("libpcap.so.1.99");
+    let libraries = with_all_names(&built_for(&real));
+    let run = |variable: &str| {
+        let mut command = Command::new(&program);
+        command.env("LD_LIBRARY_PATH", libraries.path()).env_remove("WIRECAP_REAL_LIBPCAP");
+        said(&command.env(variable, system_library()).output().unwrap())
+    };
+    let text = run("UNUSED");
+    let missing = format!(
+        "libpcap was not found; install it, or name it in WIRECAP_REAL_LIBPCAP ({}: ",
+        real.display()
+    );
+    assert!(text.contains(&missing), "{text}");
+    let told = run("WIRECAP_REAL_LIBPCAP");
+    assert!(told.ends_with("loaded: real\nloaded: drop-in\n"), "{told}");
+    fs::copy(system_library(), &real).unwrap();
+    assert_eq!(run("UNUSED"), told);
 }
 
 #[test]

@@ -33,3 +33,22 @@ fn handlers_read_statistics_break_loops_and_close_under_load() {
         assert_eq!(run(&program, Library::DropIn, engine), theirs, "{engine}");
     }
 }
+
+#[test]
+fn every_read_ends_that_a_signal_breaks_off_at_whatever_moment() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("breaking.c", folder.path(), &[]);
+    let runs = [(Library::System, ""), (Library::DropIn, "packet"), (Library::DropIn, "xdp")];
+    for mode in ["blocks", "immediate"] {
+        for (library, engine) in runs {
+            let bed = Bed::new();
+            let mut command = bed.command(&program, library);
+            let output = bed.run(command.args(["a1", "a0", "2000", mode]).env("WIRECAP_ENGINE", engine));
+            let (found, expected) = (String::from_utf8_lossy(&output.stdout), "reads 2000, packets 1\n");
+            assert_eq!(found, expected, "{library:?} {engine} {mode}: {} {}", output.status, said(&output));
+        }
+    }
+}

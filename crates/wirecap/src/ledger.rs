@@ -137,13 +137,15 @@ impl Account {
 
 /// The chunks that a ring has delivered.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct HandedOut {
+    // What packets that are read in place count comes first, in one cache line.
     pub(crate) packets: u64,
     bytes: u64,
+    super_packets: u64,
     chunks: u64,
     offloaded_chunks: u64,
     abandoned_chunks: u64,
-    super_packets: u64,
 }
 
 impl HandedOut {

@@ -64,7 +64,7 @@ mod umem;
 mod warning;
 mod xdp;
 
-pub use capture::affinity::{BadPin, Pin, Placement};
+pub use capture::affinity::{BadPin, Pin, Placement, interrupt_cpus};
 pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};

@@ -10,9 +10,8 @@ use crate::abi::PacketHeader;
 
 /// Up to N packets for the program, filtered together. A callback may invalidate the ones that it has not got.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Batch<const N: usize> {
-    /// The first `len` of them are there.
-    packets: [MaybeUninit<Delivered>; N],
     len: usize,
     /// Where looking goes on.
     pub(super) end: usize,
@@ -25,6 +24,8 @@ pub(crate) struct Batch<const N: usize> {
     pub(super) generation: u32,
     /// The handle's disturbances before they were filtered.
     pub(super) disturbances: u32,
+    /// The first `len` of them are there. They come last: few packets end in the cache lines in which the rest begins.
+    packets: [MaybeUninit<Delivered>; N],
 }
 
 impl<const N: usize> Batch<N> {

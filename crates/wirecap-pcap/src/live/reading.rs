@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::ops::Range;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::Live;
 use super::batch::{Batch, Delivered};
 use super::rest::Rest;
 use crate::abi::{D_INOUT, D_OUT, PacketHeader};
-use crate::failure::{cancel, caught, chain, guarded};
+use crate::failure::{cancel, caught, causes, guarded};
 use crate::filter_slot::{Sieve, locked};
 use crate::forks::SoleReader;
 use crate::pollable::Pollable;
@@ -52,26 +52,28 @@ const DISAPPEARED: &str = "The interface disappeared";
 const READ_ELSEWHERE: &str =
     "wirecap: another process has read from this handle since the fork; the engine xdp serves one";
 
-/// What reading moves.
+/// What reading moves. Like [`Live`] it begins with what every wake-up uses.
+#[repr(C)]
 pub(super) struct Reader {
-    /// None only while the handle is being closed.
-    pub(super) worker: Option<Worker>,
-    /// Where only one process can read.
-    sole: Option<SoleReader>,
-    rest: Rest,
     /// Of the only ring, whose packets are read in place.
     blocks: Option<InPlace>,
-    /// The current chunk otherwise.
-    chunk: Option<Chunk>,
-    /// The first packet of it that was not filtered.
+    /// The first packet of the current chunk or block that was not filtered.
     next: usize,
-    wanted: Option<Arc<Sieve>>,
-    generation: u32,
     /// How many chunks there were.
     chunks: u64,
-    /// How many packets of each ring there were, and of the chunk's before it.
-    got: Box<[u64]>,
+    /// How many packets of the ring there were before the current chunk.
     before_chunk: u64,
+    generation: u32,
+    wanted: Option<Arc<Sieve>>,
+    rest: Rest,
+    /// Where only one process can read.
+    sole: Option<SoleReader>,
+    /// The current chunk, unless packets are read in place.
+    chunk: Option<Chunk>,
+    /// How many packets of each ring there were, if there may be several.
+    got: Box<[u64]>,
+    /// None only while the handle is being closed.
+    pub(super) worker: Option<Worker>,
     /// For packets as filters see them.
     room: Vec<u8>,
     /// What `pcap_next_ex` gave out last.
@@ -191,7 +193,9 @@ impl Live {
         let Some(blocks) = &mut reader.blocks else { return };
         let left = u64::from(blocks.len()).saturating_sub(reader.next as u64);
         blocks.put_back(reader.next as u32);
-        reader.got[0] -= left;
+        if let Some(got) = reader.got.first_mut() {
+            *got -= left;
+        }
         self.taken.store(self.taken.load(Ordering::Relaxed) - left, Ordering::Relaxed);
     }
 
@@ -384,52 +388,85 @@ impl Live {
                 return Err(Found::Broken);
             }
             let nonblocking = self.is_nonblocking();
-            let waits = !nonblocking && matches!(self.pollable, Pollable::Several(_));
-            // SAFETY: the caller's promise. What came meanwhile is there: the worker need not wait for more of it.
-            let rested = waits && unsafe { self.rest() };
             // SAFETY: the caller's promise.
             let taken = unsafe {
-                match waits && !rested {
-                    true => {
-                        self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME)))
-                    }
-                    false => self.take_chunk_there(),
+                match nonblocking || self.looks_first() {
+                    true => self.take_chunk_there(),
+                    false => self.wait_for_chunk(),
                 }
             };
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
-                Ok(false) if rested => {}
-                Ok(false) => {
-                    self.pause()?;
-                    cancel::point();
-                }
+                // SAFETY: the caller's promise.
+                Ok(false) if unsafe { self.pause()? } => return Ok(()),
+                Ok(false) => {}
                 Err(text) => return Err(Found::Failed(text)),
             }
         }
     }
 
-    /// Leaves a ring alone that was just emptied, so that packets become more. Whether it did.
+    /// Whether a read looks for packets before it waits. A worker that does not rest by itself looks after it has waited.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
-    unsafe fn rest(&self) -> bool {
-        // SAFETY: the turn; no other reference is alive.
-        let reader = unsafe { &mut *self.reader.get() };
-        if !reader.worker().is_idle() {
-            return false;
-        }
-        let Some(longest) = reader.rest.begin() else { return false };
-        if socket::wait([self.waker.as_fd()], Some(longest)) != [0] {
-            let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
-        }
-        true
+    unsafe fn looks_first(&self) -> bool {
+        // SAFETY: the turn.
+        matches!(self.pollable, Pollable::Socket(_)) || unsafe { (*self.reader.get()).rest.is_allowed() }
     }
 
-    /// Waits for some time or until there are packets, unless the worker has done so.
-    fn pause(&self) -> Result<(), Found> {
-        let Pollable::Socket(single) = &self.pollable else { return Ok(()) };
+    /// Waits for a chunk; whether there was one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    #[cold]
+    unsafe fn wait_for_chunk(&self) -> Result<bool, String> {
+        // SAFETY: the caller's promise.
+        unsafe { self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME))) }
+    }
+
+    /// Leaves a ring alone that was just emptied, so that packets become more. If nothing has come since the last rest, it
+    /// waits for a packet instead; whether there was one.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    unsafe fn rest(&self) -> Result<bool, String> {
+        // SAFETY: the turn; no other reference is alive.
+        let reader = unsafe { &mut *self.reader.get() };
+        if !reader.rest.is_allowed() {
+            return Ok(false);
+        }
+        if reader.rest.is_calm() {
+            reader.worker().skip_sleeps();
+        }
+        let Some(longest) = reader.rest.begin() else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.wait_for_chunk() };
+        };
+        // A worker whose descriptor the program has may have silenced the bell since the last look at the flag.
+        if !self.is_broken_off() && socket::wait([self.waker.as_fd().as_raw_fd()], Some(longest)) != [0] {
+            let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
+        }
+        Ok(false)
+    }
+
+    /// Waits for some time or until there are packets, unless the worker has done so. Whether packets are in hand.
+    ///
+    /// # Safety
+    ///
+    /// As for [`look`](Self::look).
+    unsafe fn pause(&self) -> Result<bool, Found> {
+        let Pollable::Socket(single) = &self.pollable else {
+            // SAFETY: the caller's promise.
+            let found = unsafe { self.rest() }.map_err(Found::Failed)?;
+            if !found {
+                cancel::point();
+            }
+            return Ok(found);
+        };
         let look = || match self.look_at_interface() {
             Err(found @ Found::Failed(_)) => Err(found),
             _ => Ok(()),
@@ -439,7 +476,10 @@ impl Live {
             look()?;
         }
         let longest = self.is_down().then_some(AT_A_TIME);
-        if single.wait(longest) { look() } else { Ok(()) }
+        if single.wait(longest) {
+            look()?;
+        }
+        Ok(false)
     }
 
     /// Reports the state of the interface if there are no packets.
@@ -522,11 +562,14 @@ impl Live {
     #[inline]
     fn took(&self, reader: &mut Reader, ring: usize, packets: usize) {
         // Only the holder of the turn writes it.
-        self.taken.store(self.taken.load(Ordering::Relaxed) + packets as u64, Ordering::Relaxed);
+        let before = self.taken.load(Ordering::Relaxed);
+        self.taken.store(before + packets as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
-        let got = &mut reader.got[ring];
-        reader.before_chunk = *got;
-        *got += packets as u64;
+        reader.before_chunk = before;
+        if let Some(got) = reader.got.get_mut(ring) {
+            reader.before_chunk = *got;
+            *got += packets as u64;
+        }
         reader.chunks += 1;
         reader.next = 0;
     }
@@ -547,7 +590,7 @@ impl Live {
         }
         let chunk = get(reader)?.map_err(|error| match error {
             CaptureError::InterfaceGone { .. } => DISAPPEARED.to_owned(),
-            error => chain(&error),
+            error => causes(&error),
         })?;
         let Some(chunk) = chunk else { return Ok(false) };
         self.took(reader, chunk.ring_index(), chunk.len());
@@ -656,7 +699,7 @@ impl Reader {
             wanted: None,
             generation: 0,
             chunks: 0,
-            got: vec![0; rings].into(),
+            got: if rings > 1 { vec![0; rings].into() } else { Box::default() },
             before_chunk: 0,
             room: Vec::new(),
             header: PacketHeader::default(),

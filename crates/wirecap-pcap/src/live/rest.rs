@@ -3,7 +3,9 @@
 //! A packet may wait for others for as long as the program said, as in libpcap's blocks, so a reader that has
 //! emptied its ring leaves it alone for some time: the wake-up costs as much as hundreds of packets.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 /// The part of the ring that a rest may fill.
 const SHARE: f64 = 5.0 / 8.0;
@@ -23,7 +25,7 @@ pub(super) struct Rest {
     room: f64,
     /// Packets since the last rest began.
     packets: u64,
-    began: Instant,
+    began_nanos: u64,
     /// Packets per second, the recent maximum.
     rate: f64,
 }
@@ -32,7 +34,7 @@ impl Rest {
     /// For a ring of this many packets.
     pub(super) fn new(longest: Duration, ring_packets: u32) -> Self {
         let room = f64::from(ring_packets) * SHARE;
-        Self { longest, room, packets: 0, began: Instant::now(), rate: 0.0 }
+        Self { longest, room, packets: 0, began_nanos: now_nanos(), rate: 0.0 }
     }
 
     /// Counts taken packets.
@@ -41,20 +43,40 @@ impl Rest {
         self.packets += packets as u64;
     }
 
+    /// Whether readers of this kind rest.
+    #[inline]
+    pub(super) fn is_allowed(&self) -> bool {
+        !self.longest.is_zero()
+    }
+
+    /// Whether nothing has come since the last rest began.
+    #[inline]
+    pub(super) fn is_calm(&self) -> bool {
+        self.packets == 0
+    }
+
     /// The ring is empty: for how long to leave it alone. `None` if nothing has come since the last time, so that it
     /// is better to wait for the first packet.
     pub(super) fn begin(&mut self) -> Option<Duration> {
-        if self.packets == 0 || self.longest.is_zero() {
+        if self.is_calm() || !self.is_allowed() {
             return None;
         }
-        let now = Instant::now();
-        let elapsed = now.duration_since(self.began).as_secs_f64().max(SHORTEST.as_secs_f64());
+        let now_nanos = now_nanos();
+        let elapsed = (now_nanos - self.began_nanos) as f64 / 1e9;
+        let elapsed = elapsed.max(SHORTEST.as_secs_f64());
         self.rate = (std::mem::take(&mut self.packets) as f64 / elapsed).max(self.rate / 2.0);
-        self.began = now;
+        self.began_nanos = now_nanos;
         let filled_after = self.room / (self.rate * GROWTH).max(UNSEEN_RATE);
         let rest = self.longest.min(Duration::from_secs_f64(filled_after));
         (rest >= SHORTEST).then_some(rest)
     }
+}
+
+/// The monotonic clock, by the functions with which the engine reads the others: at a wake-up no others are in the
+/// processor's caches.
+fn now_nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 #[cfg(test)]
@@ -63,7 +85,7 @@ mod tests {
 
     fn after(rest: &mut Rest, packets: usize, elapsed: Duration) -> Option<Duration> {
         rest.took(packets);
-        rest.began = Instant::now() - elapsed;
+        rest.began_nanos = now_nanos() - elapsed.as_nanos() as u64;
         rest.begin()
     }
 

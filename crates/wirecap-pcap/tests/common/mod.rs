@@ -38,15 +38,25 @@ pub(crate) fn built() -> PathBuf {
 /// A folder in which the loader finds the drop-in under all of libpcap's names.
 pub(crate) fn drop_in() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
-    FOLDER
-        .get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            for name in ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"] {
-                symlink(built(), folder.path().join(name)).unwrap();
-            }
-            folder
-        })
-        .path()
+    FOLDER.get_or_init(|| with_all_names(&built())).path()
+}
+
+/// A folder in which the loader finds `library` under all of libpcap's names.
+pub(crate) fn with_all_names(library: &Path) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"] {
+        symlink(library, folder.path().join(name)).unwrap();
+    }
+    folder
+}
+
+/// The system's library, which the loader finds for a program that asks for it.
+pub(crate) fn system_library() -> PathBuf {
+    let output =
+        Command::new("ldconfig").arg("-p").env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin").output().unwrap();
+    let text = said(&output);
+    let line = text.lines().find(|line| line.contains("libpcap.so.0.8 ")).expect("libpcap is installed");
+    Path::new(line.rsplit("=> ").next().unwrap()).canonicalize().unwrap()
 }
 
 /// Two ends of a cable in one namespace: `a0`, on which tests send, and `a1`, where programs capture.
@@ -103,17 +113,31 @@ pub(crate) fn finish(mut child: Child) -> Output {
         while !output.is_finished() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        let is_late = !output.is_finished();
-        if is_late {
+        let late = (!output.is_finished()).then(|| state(id));
+        if late.is_some() {
             // It was not waited for: the id is still its own.
             let _ = kill_process(id, Signal::KILL);
         }
-        (output.join().unwrap(), is_late)
+        (output.join().unwrap(), late)
     });
-    let ((status, stdout, stderr), is_late) = outcome;
+    let ((status, stdout, stderr), late) = outcome;
     let output = Output { status, stdout, stderr };
-    assert!(!is_late, "it did not end:\n{}", said(&output));
+    assert!(late.is_none(), "it did not end: {}\n{}", late.unwrap_or_default(), said(&output));
     output
+}
+
+/// What a process does and which signals it blocks, ignores and handles, and its libpcap, with the drop-in both.
+fn state(process: Pid) -> String {
+    let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
+    let (status, maps) = (read("status"), read("maps"));
+    let told = ["Name:", "State:", "SigBlk:", "SigIgn:", "SigCgt:"];
+    let lines = status.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
+    let mut libraries: Vec<&str> = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).collect();
+    libraries.retain(|path| path.contains("pcap"));
+    libraries.dedup();
+    let lines: Vec<&str> = lines.collect();
+    format!("{}; waits in {}; has {}", lines.join(", "), read("wchan"), libraries.join(" "))
+        .replace('\t', " ")
 }
 
 /// Sends a signal to a program that was not waited for yet.

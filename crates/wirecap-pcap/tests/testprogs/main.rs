@@ -50,10 +50,12 @@ impl TestProgram {
         Some(Self { folder, name, bed })
     }
 
-    /// Its lines come as it says them, and it cannot open many files.
+    /// Its lines come as it says them, it cannot open many files, and SIGINT ends it if it has no handler.
     fn command(&self, library: Library, arguments: &[&str]) -> Command {
         let mut command = self.bed.command("sh", library);
-        command.args(["-c", "ulimit -n 256; exec stdbuf -oL \"$0\" \"$@\""]);
+        // A background job of a shell without job control ignores SIGINT, and so do all programs that it starts.
+        let script = "ulimit -n 256; exec env --default-signal=INT stdbuf -oL \"$0\" \"$@\"";
+        command.args(["-c", script]);
         command.arg(self.folder.path().join(self.name)).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -243,6 +245,16 @@ fn selpolltest() {
     }
     program.says_the_same(&["-s", "-p"]);
     program.says_the_same(&["-t"]);
+}
+
+#[test]
+fn programs_end_on_sigint_if_the_tests_run_as_a_background_job() {
+    // selpolltest has no handler.
+    let Some(program) = TestProgram::new("selpolltest") else { return };
+    let mut job = program.bed.command("sh", Library::System);
+    job.args(["-c", "trap '' INT; exec \"$0\" --exact selpolltest"]).arg(std::env::current_exe().unwrap());
+    let output = program.bed.run(&mut job);
+    assert!(output.status.success(), "{}", said(&output));
 }
 
 #[test]

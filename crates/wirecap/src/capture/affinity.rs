@@ -151,13 +151,10 @@ impl Machine {
     fn interrupt_cpu(&self, ring: &RingName) -> Option<u32> {
         let interrupt = self.interrupt_of(ring)?;
         let folder = self.path(&format!("proc/irq/{interrupt}"));
-        let cpus_of = |file| parse_cpu_list(&fs::read_to_string(folder.join(file)).ok()?);
-        let allowed = cpus_of("smp_affinity_list");
-        // The interrupt controller selects one of the allowed CPUs. After these were changed, the file
-        // still has the former one, because the interrupt moves when it is next raised.
-        let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
-        let chosen = cpus_of("effective_affinity_list").filter(|chosen| chosen.iter().all(is_allowed));
-        match chosen.or_else(|| allowed.clone())?[..] {
+        let read = |file| fs::read_to_string(folder.join(file)).ok();
+        let cpus =
+            interrupt_cpus(read("effective_affinity_list").as_deref(), read("smp_affinity_list").as_deref());
+        match cpus?[..] {
             [cpu] => Some(cpu),
             _ => None,
         }
@@ -215,6 +212,18 @@ impl Machine {
 
 fn left_alone(reason: &str) -> Placement {
     Placement { cpu: None, reason: reason.to_owned() }
+}
+
+/// The CPUs that serve an interrupt, from its files `effective_affinity_list` and `smp_affinity_list` in /proc/irq (see
+/// the kernel's core-api/irq/irq-affinity.rst); `None` if neither names a CPU.
+///
+/// The interrupt controller selects one of the allowed CPUs. After these were changed, the first file still names the
+/// former CPU, because the interrupt moves when it is next raised.
+pub fn interrupt_cpus(effective: Option<&str>, allowed: Option<&str>) -> Option<Vec<u32>> {
+    let allowed = allowed.and_then(parse_cpu_list);
+    let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
+    let effective = effective.and_then(parse_cpu_list).filter(|cpus| cpus.iter().all(is_allowed));
+    effective.or_else(|| allowed.clone())
 }
 
 /// The receive queue in an interrupt's name; none for interrupts of transmit queues and others.

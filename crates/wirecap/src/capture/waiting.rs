@@ -152,6 +152,11 @@ impl Waiting {
         self.rest(group, now, lags)
     }
 
+    /// The next wait polls at once: the caller has rested and found nothing.
+    pub(crate) fn skip_sleeps(&mut self) {
+        (self.taken, self.sleep) = (0, self.longest_sleep);
+    }
+
     fn is_needed(&self, group: &Group) -> bool {
         #[cfg(test)]
         if self.is_heedless {

@@ -75,6 +75,7 @@ impl Waker {
 impl AsFd for Waker {
     /// A descriptor that becomes readable on `wake`, for a caller that waits on something other than the worker. The
     /// eight bytes read from it have no meaning.
+    #[inline]
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()
     }
@@ -218,6 +219,12 @@ impl Worker {
     /// [`try_next_chunk`](Self::try_next_chunk) and takes no lock.
     pub fn is_idle(&self) -> bool {
         self.shared.group.home(self.index).all(|ring| ring.is_empty())
+    }
+
+    /// Makes the next wait for a chunk poll at once, without the short sleeps in which packets otherwise accumulate: for
+    /// a caller that rests by itself, as long as packets may wait, and has found nothing.
+    pub fn skip_sleeps(&mut self) {
+        self.waiting.skip_sleeps();
     }
 
     /// A reader of the blocks of the worker's ring, which gets them before the worker does: for a program that is the

@@ -35,8 +35,12 @@ mod place {
         HEADER + offset_of!(libc::tpacket_hdr_v1, seq_num) + if cfg!(target_endian = "big") { 4 } else { 0 };
 }
 
+/// A block's description.
+type Description = [AtomicU32; size_of::<libc::tpacket_block_desc>() / size_of::<u32>()];
+
 const _: () = assert!(size_of::<libc::tpacket_block_desc>() == 48);
 const _: () = assert!(place::STATUS == 8 && place::PACKETS == 12 && place::FIRST == 16);
+const _: () = assert!(offset_of!(libc::tpacket3_hdr, tp_next_offset) == 0);
 
 /// How many packets ahead memory is prefetched: the number processed while it arrives.
 const PACKETS_AHEAD: usize = 16;
@@ -68,6 +72,15 @@ enum Turn {
     Filling(u32),
     /// The kernel has handed it over with this many packets.
     Filled(u32),
+}
+
+/// The next block to be opened, which the kernel has handed over.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Filled {
+    /// The number of the next block when this one was found: blocks in between were taken by another process.
+    last: u64,
+    number: u64,
+    packets: u32,
 }
 
 /// The blocks of one ring, shared with the kernel.
@@ -103,9 +116,15 @@ impl Blocks {
     }
 
     /// Opens the next block, if the kernel has handed it over. Each is opened once.
+    #[inline]
     pub(crate) fn open_next(self: &Arc<Self>) -> Option<OpenBlock> {
-        let last = self.next.load(Ordering::Relaxed);
-        let (number, Turn::Filled(left)) = self.next_turn(last) else { return None };
+        self.open(self.next_filled()?)
+    }
+
+    /// Opens the block that was the next one, unless another thread has opened it meanwhile.
+    #[inline]
+    pub(crate) fn open(self: &Arc<Self>, block: Filled) -> Option<OpenBlock> {
+        let Filled { last, number, packets: left } = block;
         let packets = self.before(last).load(Ordering::Relaxed) + u64::from(left);
         // While blocks are skipped, a signal handler may briefly read the wrong one of the two counts.
         self.before(number + 1).store(packets, Ordering::Relaxed);
@@ -114,8 +133,25 @@ impl Blocks {
         self.hold(index);
         let start = self.start(index);
         let first = self.word(index, place::FIRST).load(Ordering::Relaxed) as usize;
+        self.fetch_first(start, first, left);
         let rest = start + size_of::<libc::tpacket_block_desc>();
         Some(OpenBlock { blocks: Arc::clone(self), index, rest, next: start + first, left, packets: left })
+    }
+
+    /// Prefetches the first `packets` of the block at `start`, whose first one is at `first`: [`fetch_ahead`] begins behind
+    /// them.
+    #[inline]
+    fn fetch_first(&self, start: usize, first: usize, packets: u32) {
+        let is_in_block = first + size_of::<libc::tpacket3_hdr>() <= self.shape.block_bytes as usize;
+        if !is_in_block || !first.is_multiple_of(align_of::<u32>()) {
+            return;
+        }
+        // SAFETY: `at` checked that the word, which is the header's first, lies in the mapping and is aligned; the block was
+        // handed over.
+        let distance = unsafe { self.mapping.at::<u32>(start + first, 1).read() } as usize;
+        let base = self.mapping.base();
+        let others = (packets as usize).saturating_sub(1);
+        (1..=others.min(PACKETS_AHEAD)).for_each(|ahead| fetch(base, start + first, ahead, distance));
     }
 
     /// How many blocks there are.
@@ -124,35 +160,50 @@ impl Blocks {
     }
 
     /// Whether the kernel has handed over the block that is next to be opened.
+    #[inline]
     pub(crate) fn is_next_filled(&self) -> bool {
-        matches!(self.next_turn(self.next.load(Ordering::Relaxed)), (_, Turn::Filled(_)))
+        self.next_filled().is_some()
+    }
+
+    /// The block that is next to be opened, if the kernel has handed it over.
+    #[inline]
+    pub(crate) fn next_filled(&self) -> Option<Filled> {
+        let last = self.next.load(Ordering::Relaxed);
+        let (number, Turn::Filled(packets)) = self.next_turn(last) else { return None };
+        Some(Filled { last, number, packets })
     }
 
     /// The next block to be opened from block `number` on, and its state. Blocks taken by another process, which shares
     /// the ring after a fork, are skipped.
+    #[inline]
     fn next_turn(&self, mut number: u64) -> (u64, Turn) {
         loop {
             match self.turn(number) {
-                Turn::NotYet | Turn::Filling(_) if let Some(next) = self.next_after_taken(number) => {
-                    number = next;
+                Turn::NotYet if let Some(latest) = self.latest_in_place_of(number) => {
+                    number = self.next_after_taken(number, latest);
                 }
                 turn => return (number, turn),
             }
         }
     }
 
-    /// The position to continue from if another process has taken block `number` and returned it, and the kernel has
-    /// opened a later one in its place. Until then the block looks like one that the kernel is filling, and libpcap
-    /// waits as well.
-    #[cold]
-    fn next_after_taken(&self, number: u64) -> Option<u64> {
+    /// The number of the block that the kernel has opened in the place of block `number`, if it is a later one: another
+    /// process has taken that block and returned it. Until the kernel opens a later one, the block looks like one that the
+    /// kernel is filling, and libpcap waits as well.
+    #[inline]
+    fn latest_in_place_of(&self, number: u64) -> Option<u64> {
         let found = self.word(self.index_of(number), place::NUMBER).load(Ordering::Relaxed);
         let ahead = found.wrapping_sub(number as u32).cast_signed();
-        let latest = number + u64::try_from(ahead).ok().filter(|&ahead| ahead > 0)?;
+        (ahead > 0).then(|| number + u64::from(ahead.unsigned_abs()))
+    }
+
+    /// The position to continue from if another process has taken block `number`, and `latest` is in its place.
+    #[cold]
+    fn next_after_taken(&self, number: u64, latest: u64) -> u64 {
         let oldest = (latest + 1).saturating_sub(self.shape.blocks.into()).max(number + 1);
         // The other process may also have taken blocks in between.
         let filled = (oldest..latest).find(|&later| matches!(self.turn(later), Turn::Filled(_)));
-        Some(filled.unwrap_or(latest))
+        filled.unwrap_or(latest)
     }
 
     /// Number of blocks that the kernel has handed over and that were not opened yet.
@@ -210,14 +261,17 @@ impl Blocks {
     }
 
     /// The counter of the packets in all blocks before block `number`.
+    #[inline]
     fn before(&self, number: u64) -> &AtomicU64 {
         &self.before[(number & 1) as usize]
     }
 
     /// Where block `number` stands.
+    #[inline]
     fn turn(&self, number: u64) -> Turn {
-        let index = self.index_of(number);
-        let is_its_turn = |order| self.word(index, place::NUMBER).load(order) == number as u32;
+        let description = self.description(self.index_of(number));
+        let word = |place: usize| &description[place / size_of::<u32>()];
+        let is_its_turn = |order| word(place::NUMBER).load(order) == number as u32;
         // A block that was not returned still has the status and the number of its last turn. Acquire: the kernel numbers a
         // block after it has seen that it was returned, so having seen the number, we do not see an earlier status.
         if !is_its_turn(Ordering::Acquire) {
@@ -225,12 +279,12 @@ impl Blocks {
         }
         // Acquire pairs with the barrier that the kernel puts before it hands a block over: having seen
         // the status, we see the packets.
-        let status = self.word(index, place::STATUS).load(Ordering::Acquire);
+        let status = word(place::STATUS).load(Ordering::Acquire);
         // Another process that shares the ring may have taken it meanwhile, and the kernel may be a turn ahead.
         if !is_its_turn(Ordering::Relaxed) {
             return Turn::NotYet;
         }
-        let packets = self.word(index, place::PACKETS).load(Ordering::Relaxed);
+        let packets = word(place::PACKETS).load(Ordering::Relaxed);
         let is_last = || packets > 0 && self.ended.load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER != 0 || is_last() {
             return Turn::Filled(packets);
@@ -251,12 +305,14 @@ impl Blocks {
         let _ = unsafe { self.mapping.cut_loose(held) };
     }
 
+    #[inline]
     fn hold(&self, index: usize) {
         if self.holders[index].fetch_add(1, Ordering::Relaxed) == 0 {
             self.held.fetch_add(1, Ordering::Relaxed);
         }
     }
 
+    #[inline]
     fn let_go(&self, index: usize) {
         // AcqRel: all accesses of the other holders to the block precede its return.
         if self.holders[index].fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -265,18 +321,27 @@ impl Blocks {
         }
     }
 
+    #[inline]
     fn index_of(&self, number: u64) -> usize {
         ((number - 1) % u64::from(self.shape.blocks)) as usize
     }
 
+    #[inline]
     fn start(&self, index: usize) -> usize {
         index * self.shape.block_bytes as usize
     }
 
+    #[inline]
     fn word(&self, index: usize, place: usize) -> &AtomicU32 {
-        // SAFETY: `at` checked that the word lies in the mapping, which lives as long as `self`, and is
-        // aligned; a block's description is only accessed atomically.
-        unsafe { self.mapping.at::<AtomicU32>(self.start(index) + place, 1).as_ref() }
+        &self.description(index)[place / size_of::<u32>()]
+    }
+
+    /// The words of a block's description.
+    #[inline]
+    fn description(&self, index: usize) -> &Description {
+        // SAFETY: `at` checked that the description lies in the mapping, which lives as long as `self`, and is aligned;
+        // it is only accessed atomically.
+        unsafe { self.mapping.at::<Description>(self.start(index), 1).as_ref() }
     }
 }
 
@@ -356,6 +421,7 @@ impl OpenBlock {
     }
 
     /// Whether packets were lost before this block that the counts do not include yet.
+    #[inline]
     pub(crate) fn is_losing(&self) -> bool {
         let status = self.blocks.word(self.index, place::STATUS).load(Ordering::Relaxed);
         status & libc::TP_STATUS_LOSING != 0
@@ -377,6 +443,7 @@ impl OpenBlock {
 }
 
 impl Drop for OpenBlock {
+    #[inline]
     fn drop(&mut self) {
         self.blocks.let_go(self.index);
     }
@@ -476,7 +543,13 @@ impl Taken<'_> {
 /// be a separate cache miss.
 #[inline]
 fn fetch_ahead(base: NonNull<u8>, next: usize, distance: usize) {
-    let place = base.as_ptr().wrapping_add(next).wrapping_add(distance.wrapping_mul(PACKETS_AHEAD));
+    fetch(base, next, PACKETS_AHEAD, distance);
+}
+
+/// Prefetches a packet that is `packets` behind the one at `offset`.
+#[inline]
+fn fetch(base: NonNull<u8>, offset: usize, packets: usize, distance: usize) {
+    let place = base.as_ptr().wrapping_add(offset).wrapping_add(distance.wrapping_mul(packets));
     for line in 0..LINES_AHEAD {
         prefetch(place.wrapping_add(line * LINE_BYTES));
     }

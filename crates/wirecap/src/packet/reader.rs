@@ -37,11 +37,12 @@ impl BlockReader {
     /// [`put_back`](Self::put_back) returns it to the worker instead.
     #[inline]
     pub fn open_next(&mut self) -> NextBlock {
-        if !self.blocks.is_next_filled() && !self.ring.has_chunks() {
+        let next = self.blocks.next_filled();
+        if next.is_none() && !self.ring.has_chunks() {
             return NextBlock::Nothing;
         }
         self.put_back(u32::MAX);
-        match self.ring.open_for_reader() {
+        match self.ring.open_for_reader(&self.blocks, next) {
             Ok(Some(block)) => {
                 let packets = block.left();
                 (self.block, self.accounted) = (Some(block), 0);

@@ -13,7 +13,7 @@ use rustix::net::netdevice;
 
 use crate::error::CaptureError;
 use crate::ledger::{Account, Drops, HandedOut, Tally};
-use crate::packet::blocks::{BadBlock, Blocks, Labels, OpenBlock};
+use crate::packet::blocks::{BadBlock, Blocks, Filled, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
 use crate::ring::{Help, Ring};
@@ -34,20 +34,26 @@ pub(crate) struct Traits {
 }
 
 /// A receive ring whose packets are in blocks that the kernel fills.
+///
+/// What a reader uses at each wake-up comes first, in few cache lines: the others have left the caches since the last one.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct PacketRing {
-    identity: Arc<RingIdentity>,
-    traits: Traits,
-    /// The interface that it is on now.
-    ifindex: AtomicU32,
     /// Number of packets left in the open block.
     open_packets: AtomicU32,
-    /// Its store has been replaced.
-    exchanged: AtomicBool,
-    /// Only the close and a move write it, so readers need not wait for the ring's lock.
-    kernel: RwLock<Kernel>,
+    /// Its packets are not read in place: its store has been replaced, or it is closed.
+    only_chunks: AtomicBool,
+    /// The identity's, and the traits'.
+    snap_len: u32,
+    longest_frame: u32,
     counts: Counts,
     side: Mutex<Side>,
+    traits: Traits,
+    /// Only the close and a move write it, so readers need not wait for the ring's lock.
+    kernel: RwLock<Kernel>,
+    identity: Arc<RingIdentity>,
+    /// The interface that it is on now.
+    ifindex: AtomicU32,
 }
 
 /// The socket, and the memory that it shares with the kernel.
@@ -104,6 +110,7 @@ impl Store {
 
 /// Counters that a signal handler may read while the thread that it interrupts holds the lock of the ring.
 #[derive(Debug, Default)]
+#[repr(C)]
 struct Counts {
     delivered: AtomicU64,
     /// Packets in the ring, taken or not, at the last query.
@@ -132,10 +139,11 @@ impl Counts {
 
 /// The data protected by the lock of the ring.
 #[derive(Debug)]
+#[repr(C)]
 struct Side {
-    open: Option<OpenBlock>,
     handed_out: HandedOut,
     sieve: Sieve,
+    open: Option<OpenBlock>,
     /// A socket filter rejected packets, which the kernel does not count.
     uncounted: bool,
 }
@@ -155,11 +163,13 @@ impl PacketRing {
         let side =
             Side { open: None, handed_out: HandedOut::default(), sieve: Sieve::default(), uncounted: false };
         Self {
+            snap_len: identity.snap_len,
+            longest_frame: traits.longest_frame,
             identity: Arc::new(identity),
             ifindex: AtomicU32::new(traits.ifindex),
             traits,
             open_packets: AtomicU32::new(0),
-            exchanged: AtomicBool::new(false),
+            only_chunks: AtomicBool::new(false),
             kernel: RwLock::new(Kernel {
                 socket: Some(socket),
                 selection,
@@ -172,6 +182,7 @@ impl PacketRing {
         }
     }
 
+    #[inline]
     fn kernel(&self) -> RwLockReadGuard<'_, Kernel> {
         self.kernel.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -223,7 +234,7 @@ impl PacketRing {
             kernel.former.push(blocks);
         }
         self.ifindex.store(ifindex, Ordering::Relaxed);
-        self.exchanged.store(true, Ordering::Relaxed);
+        self.only_chunks.store(true, Ordering::Relaxed);
     }
 
     /// Runs `program` on the ring's packets from now on. Packets already in the ring stay. `filters`: it rejects
@@ -370,23 +381,32 @@ impl PacketRing {
         }
     }
 
-    /// Whether packets must be delivered as chunks: those of an open block, or all, because the ring has been replaced.
+    /// Whether packets must be delivered as chunks: those of an open block, or all, because the store has been replaced.
+    #[inline]
     pub(crate) fn has_chunks(&self) -> bool {
-        self.open_packets.load(Ordering::Relaxed) > 0 || self.exchanged.load(Ordering::Relaxed)
+        self.open_packets.load(Ordering::Relaxed) > 0 || self.only_chunks.load(Ordering::Relaxed)
     }
 
-    /// Opens the next block for a reader that gets all its packets; an error if user space must filter packets, or some
-    /// must be delivered as chunks first.
-    pub(crate) fn open_for_reader(&self) -> Result<Option<OpenBlock>, ()> {
+    /// Opens `next`, if there is one, the next of the `blocks` that the ring had when it was made, for a reader that gets all
+    /// its packets; an error if user space must filter packets, or some must be delivered as chunks first.
+    #[inline]
+    pub(crate) fn open_for_reader(
+        &self,
+        blocks: &Arc<Blocks>,
+        next: Option<Filled>,
+    ) -> Result<Option<OpenBlock>, ()> {
         let mut side = lock(&self.side);
-        if side.open.is_some() || !side.sieve.is_idle() || self.exchanged.load(Ordering::Relaxed) {
+        // Under the lock the blocks are not replaced, so the lock of `kernel` is not needed.
+        if self.has_chunks() || !side.sieve.is_idle() {
             return Err(());
         }
-        let block = self.open_next(&self.kernel());
-        let packets = block.as_ref().map_or(0, OpenBlock::left).into();
-        self.counts.delivered.fetch_add(packets, Ordering::Relaxed);
-        side.handed_out.count_in_place(packets, 0, 0);
-        Ok(block)
+        let Some(block) = next.and_then(|next| blocks.open(next)) else { return Ok(None) };
+        if block.is_losing() {
+            self.count_losses(&self.kernel());
+        }
+        self.counts.delivered.fetch_add(block.left().into(), Ordering::Relaxed);
+        side.handed_out.count_in_place(block.left().into(), 0, 0);
+        Ok(Some(block).filter(|block| block.left() > 0))
     }
 
     /// Reads packets of `block` as [`BlockReader::for_each_head`](crate::packet::reader::BlockReader::for_each_head) does;
@@ -404,7 +424,7 @@ impl PacketRing {
         if block.packets() - block.left() != range.start {
             block.go_to(range.start);
         }
-        let (snap_len, longest) = (self.identity.snap_len, self.traits.longest_frame);
+        let (snap_len, longest) = (self.snap_len, self.longest_frame);
         let (mut index, mut bytes, mut super_packets) = (range.start, 0, 0);
         let end = block.pass(range.end, |header, frame| {
             if index >= accounted {
@@ -456,6 +476,7 @@ impl PacketRing {
     }
 
     /// Opens the next block with packets in it, if the kernel has handed one over.
+    #[inline]
     fn open_next(&self, kernel: &Kernel) -> Option<OpenBlock> {
         kernel.socket.as_ref()?;
         let Store::Blocks(blocks) = &kernel.store else { return None };
@@ -495,6 +516,7 @@ impl PacketRing {
     }
 
     /// Adds what the kernel dropped since the last time.
+    #[cold]
     fn count_losses(&self, kernel: &Kernel) {
         let Some(taken) = kernel.socket.as_ref().and_then(|socket| socket.take_counts().ok()) else { return };
         self.counts.add_losses(taken, matches!(kernel.store, Store::Blocks(_)));
@@ -654,6 +676,7 @@ impl Ring for PacketRing {
         let mut kernel = self.kernel_mut();
         self.counts.other.fetch_add(kernel.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
+        self.only_chunks.store(true, Ordering::Relaxed);
         kernel.socket = None;
         // Frames stay unchanged, on a socket that gets no packets.
         if let Store::Blocks(blocks) = &kernel.store {

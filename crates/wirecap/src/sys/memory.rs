@@ -269,6 +269,7 @@ impl Mapping {
     /// # Panics
     ///
     /// If a `T` does not fit there.
+    #[inline]
     pub(crate) fn at<T>(&self, offset: usize, count: usize) -> NonNull<T> {
         let end = offset.checked_add(count * size_of::<T>());
         assert!(end.is_some_and(|end| end <= self.bytes), "offset {offset} is outside the mapping");

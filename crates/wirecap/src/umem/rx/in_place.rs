@@ -36,8 +36,9 @@ impl RxRing {
         let Stamps::Tai { ahead_of_utc_nanos } = stamps else { return Err(()) };
         let count = waiting.min(self.chunk_cells()) as usize;
         open.ring.take_into(&mut list.cells, count + heads::PACKETS_AHEAD).map_err(drop)?;
-        // Prefetches the first of the next packets while these are read.
+        // Prefetches the first of these packets while they are checked, and the first of the next ones while these are read.
         let beyond = list.cells.len() - count;
+        heads::fetch(self.base(), &list.cells[..count.min(heads::PACKETS_AHEAD)]);
         heads::fetch(self.base(), &list.cells[count..]);
         list.cells.truncate(count);
         let Some(bytes) = self.pool().bytes_of_plain(&list.cells, stamps.record_bytes()) else {
