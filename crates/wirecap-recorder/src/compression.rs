@@ -1,5 +1,5 @@
-//! Compression of files. Pages are compressed independently, so the written part of a file can be read, and a part of
-//! it without the rest.
+//! Compression of files. Pages are compressed independently, so the part of a file that is already written
+//! can be read, and any page without the others.
 
 use std::fmt;
 use std::fs::File;
@@ -10,20 +10,20 @@ use flate2::write::GzEncoder;
 use wirecap_savefile::{Format, Sink};
 use zeekstd::SeekTable;
 
-/// A file's compression.
+/// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// None.
+    /// Not compressed.
     #[default]
     None,
-    /// gzip: a member per page.
+    /// gzip, one member per page.
     Gzip,
-    /// Zstandard: a frame per page, followed by the table of the seekable format.
+    /// Zstandard, one frame per page, followed by the seek table of the seekable format.
     Zstandard,
 }
 
 impl Compression {
-    /// That which a file name's extension says.
+    /// The compression selected by a file name's extension.
     pub fn of(path: &Path) -> Self {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("gz") => Self::Gzip,
@@ -33,7 +33,8 @@ impl Compression {
     }
 }
 
-/// The format that a file name's extension says, without that of the compression: pcap for `.pcap`, else pcapng.
+/// The format selected by a file name's extension, ignoring that of the compression: pcap for `.pcap`,
+/// otherwise pcapng.
 pub fn format_of(path: &Path) -> Format {
     let plain = match Compression::of(path) {
         Compression::None => path.to_owned(),
@@ -45,8 +46,8 @@ pub fn format_of(path: &Path) -> Format {
     }
 }
 
-/// The compression level: the more pages wait for a compressor, the lower. At the lowest a page is stored, which takes
-/// no longer than copying it.
+/// The compression level: the more pages wait for a compressor, the lower the level. At the lowest level,
+/// pages are stored uncompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Effort {
     Full,
@@ -56,7 +57,7 @@ pub(crate) enum Effort {
 }
 
 impl Effort {
-    /// The level while this many pages wait for this many compressors.
+    /// The level for this number of waiting pages and compressors.
     pub(crate) fn of(pages_waiting: usize, compressors: usize) -> Self {
         match pages_waiting.saturating_sub(compressors) {
             0..=2 => Self::Full,
@@ -66,7 +67,7 @@ impl Effort {
         }
     }
 
-    /// Zstandard's level.
+    /// The level for Zstandard.
     fn zstandard(self) -> i32 {
         match self {
             Self::Full => 3,
@@ -75,7 +76,7 @@ impl Effort {
         }
     }
 
-    /// gzip's.
+    /// The level for gzip.
     fn gzip(self) -> u32 {
         match self {
             Self::Full => 6,
@@ -86,7 +87,7 @@ impl Effort {
     }
 }
 
-/// Compresses pages, each by itself.
+/// Compresses pages, each independently.
 pub(crate) struct Compressor {
     compression: Compression,
     zstandard: zstd::bulk::Compressor<'static>,
@@ -99,7 +100,7 @@ impl Compressor {
         Ok(Self { compression, zstandard })
     }
 
-    /// The compressed form of these bytes, if they are compressed.
+    /// Returns the compressed bytes, or `None` without compression.
     pub(crate) fn compress(&mut self, bytes: &[u8], effort: Effort) -> io::Result<Option<Vec<u8>>> {
         Ok(match self.compression {
             Compression::None => None,
@@ -117,11 +118,11 @@ impl Compressor {
     }
 }
 
-/// A frame of Zstandard (RFC 8878) that has the bytes as they are, in blocks of the greatest length.
+/// A Zstandard frame (RFC 8878) with the bytes uncompressed, in blocks of maximum length.
 fn stored_frame(bytes: &[u8]) -> Vec<u8> {
     const MAGIC: u32 = 0xfd2f_b528;
     const BLOCK_BYTES: usize = 128 << 10;
-    /// One segment, with a length of four bytes; no checksum.
+    /// Single segment, content size in four bytes, no checksum.
     const DESCRIPTOR: u8 = 2 << 6 | 1 << 5;
     let mut frame = Vec::with_capacity(bytes.len() + 64);
     frame.extend(MAGIC.to_le_bytes());
@@ -130,7 +131,7 @@ fn stored_frame(bytes: &[u8]) -> Vec<u8> {
     let last = bytes.len().saturating_sub(1) / BLOCK_BYTES;
     for number in 0..=last {
         let block = &bytes[number * BLOCK_BYTES..bytes.len().min((number + 1) * BLOCK_BYTES)];
-        // A block that is stored is of type 0.
+        // Type 0: a raw block.
         let header = (block.len() as u32) << 3 | u32::from(number == last);
         frame.extend(&header.to_le_bytes()[..3]);
         frame.extend(block);
@@ -138,7 +139,7 @@ fn stored_frame(bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The end of a file after the frames, if there is one: the table of the seekable format.
+/// The bytes after the last frame of a file: the seek table of the seekable format, or none.
 #[derive(Debug)]
 pub(crate) struct FrameTable {
     compression: Compression,
@@ -150,7 +151,7 @@ impl FrameTable {
         Self { compression, frames: SeekTable::new() }
     }
 
-    /// Counts a frame of this compressed and decompressed length.
+    /// Adds a frame of this compressed and decompressed length.
     pub(crate) fn add(&mut self, compressed: usize, bytes: usize) -> io::Result<()> {
         if self.compression == Compression::Zstandard {
             let logged = self.frames.log_frame(compressed as u32, bytes as u32);
@@ -159,7 +160,7 @@ impl FrameTable {
         Ok(())
     }
 
-    /// How long what [`end`](Self::end) gives would be after one more frame.
+    /// The number of bytes that [`end`](Self::end) would return after one more frame.
     pub(crate) fn end_bytes(&self) -> u64 {
         const HEADER_AND_FOOTER: u64 = 8 + 9;
         const FRAME: u64 = 8;
@@ -169,7 +170,7 @@ impl FrameTable {
         }
     }
 
-    /// What ends the file. The next one begins without frames.
+    /// Returns the bytes that end the file, and starts the next file's table.
     pub(crate) fn end(&mut self) -> Vec<u8> {
         let frames = std::mem::take(&mut self.frames);
         if self.compression != Compression::Zstandard {
@@ -189,8 +190,8 @@ impl FrameTable {
     }
 }
 
-/// The whole frames of a file left by a dead process, and the end that belongs after them; only its frames were read.
-/// `None` if it has none.
+/// The length of the complete frames of a file that a killed process left, and the bytes that end a file with
+/// these frames. `None` if the file has no complete frame.
 pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<Option<(u64, Vec<u8>)>> {
     let mut table = FrameTable::new(compression);
     let mut whole = 0;
@@ -203,7 +204,8 @@ pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<
     Ok((whole > 0).then(|| (whole, table.end())))
 }
 
-/// Reads a frame, if there is one that is whole, into `bytes`; how long it is.
+/// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if no complete frame is
+/// left.
 fn next_frame(
     file: &mut BufReader<&File>,
     compression: Compression,
@@ -227,10 +229,11 @@ fn next_frame(
     }
 }
 
-/// A frame contains a page, or the bytes before or after the packets of a file.
+/// Limit of a frame's decompressed length. A frame contains a page, or the bytes before or after the packets
+/// of a file.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A file that is compressed while it is written, for a [`Writer`](wirecap_savefile::Writer).
+/// A file that is compressed as it is written, for a [`Writer`](wirecap_savefile::Writer).
 pub struct CompressedSink {
     file: File,
     name: String,
@@ -240,11 +243,11 @@ pub struct CompressedSink {
 }
 
 impl CompressedSink {
-    /// Writes to `file`, which error messages call `name`.
+    /// Writes to `file`; error messages call it `name`.
     ///
     /// # Errors
     ///
-    /// If the compressor has no memory.
+    /// If the compressor cannot allocate memory.
     pub fn new(file: File, name: String, compression: Compression) -> io::Result<Self> {
         let (compressor, table) = (Compressor::new(compression)?, FrameTable::new(compression));
         Ok(Self { file, name, compressor, table, bytes: 0 })
@@ -261,7 +264,7 @@ impl fmt::Debug for CompressedSink {
 }
 
 impl Sink for CompressedSink {
-    /// All of them or none.
+    /// Appends all bytes or none.
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let compressed = self.compressor.compress(bytes, Effort::Full)?;
         let output = compressed.as_deref().unwrap_or(bytes);
@@ -304,7 +307,7 @@ mod tests {
             pages in vec((1..300_000_usize, any::<u8>(), 0..4_usize), 1..4),
             torn in 1..50_usize,
         ) {
-            // Some repeat soon, some hardly at all.
+            // Bytes that repeat after a short distance, and bytes that hardly repeat.
             let page = |(len, factor, effort): &(usize, u8, usize)| -> (Vec<u8>, usize) {
                 ((0..*len).map(|place| (place * usize::from(*factor) / 7) as u8).collect(), *effort)
             };
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effort_falls_with_the_pages_that_wait_and_grows_again() {
+    fn the_effort_falls_with_the_number_of_waiting_pages_and_rises_again() {
         let efforts: Vec<Effort> = (0..16).map(|waiting| Effort::of(waiting, 2)).collect();
         assert!(efforts.is_sorted() && efforts[4] == Effort::Full && efforts[11] == Effort::None);
     }

@@ -1,4 +1,4 @@
-//! Threads that compress pages, which leave in the order in which they entered.
+//! Threads that compress pages and return them in the order of submission.
 
 use std::collections::VecDeque;
 use std::io;
@@ -10,13 +10,13 @@ use std::thread::{self, JoinHandle};
 use crate::compression::{Compression, Compressor, Effort};
 use crate::page::Page;
 
-/// Pages that are compressed or wait for that, or for the disk afterwards.
+/// Maximum number of pages that are being compressed, wait for a compressor, or wait for the disk.
 const PAGES_MAX: usize = 16;
 
-/// What was one page.
+/// A compressed page.
 pub(crate) struct Compressed {
     pub(crate) output: Vec<u8>,
-    /// Bytes before.
+    /// Its length before compression.
     pub(crate) bytes: usize,
     pub(crate) packets: u64,
 }
@@ -26,19 +26,19 @@ struct Job {
     done: Sender<io::Result<Compressed>>,
 }
 
-/// The threads, and their work.
+/// The compressor threads and their queue.
 pub(crate) struct Compressors {
-    /// `None` when they are to end.
+    /// `None` while the threads are being stopped.
     jobs: Option<Sender<Job>>,
     threads: Vec<JoinHandle<()>>,
-    /// In order.
+    /// Results, in the order of submission.
     pending: VecDeque<Receiver<io::Result<Compressed>>>,
-    /// Pages that are not compressed yet.
+    /// Number of pages not yet compressed.
     waiting: Arc<AtomicUsize>,
 }
 
 impl Compressors {
-    /// Starts this many threads. `returned` gets each page as soon as it is compressed.
+    /// Starts this many threads. `returned` is called with each page as soon as it is compressed.
     pub(crate) fn start(
         compression: Compression,
         count: usize,
@@ -59,7 +59,7 @@ impl Compressors {
                     waiting.fetch_sub(1, Ordering::Relaxed);
                     let (bytes, packets) = (page.len(), page.packets);
                     returned(page);
-                    // Gone if the writer has failed.
+                    // Fails if the writer has failed and ended.
                     let _ = done.send(output.map(|output| Compressed {
                         output: output.unwrap_or_default(),
                         bytes,
@@ -72,7 +72,7 @@ impl Compressors {
         Ok(Self { jobs: Some(jobs), threads, pending: VecDeque::new(), waiting })
     }
 
-    /// Whether another page may be given to them.
+    /// Whether the threads accept another page.
     pub(crate) fn has_room(&self) -> bool {
         self.pending.len() < PAGES_MAX
     }
@@ -89,7 +89,7 @@ impl Compressors {
         jobs.send(Job { page, done }).expect("the threads end after this");
     }
 
-    /// Waits for the page that was pushed first.
+    /// Waits for the page that was submitted first.
     pub(crate) fn pop(&mut self) -> io::Result<Option<Compressed>> {
         let Some(first) = self.pending.pop_front() else { return Ok(None) };
         let gone = |_| Err(io::Error::other("a thread that compresses has panicked"));

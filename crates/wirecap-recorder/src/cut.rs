@@ -1,31 +1,31 @@
-//! Decides when one file ends and the next begins. Pure: bytes, packets and times are arguments.
+//! Decides when one file ends and the next begins. No I/O: bytes, packets and times are arguments.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Files of one length of time.
+/// The time that each file covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// How long; at least a second.
+    /// Its length, at least one second.
     pub length: Duration,
-    /// Whether files begin at multiples of it on the local clock: a day begins at midnight. Else they are counted from the
-    /// beginning of the first file.
+    /// If true, files begin at multiples of the length on the local clock: daily files begin at midnight.
+    /// Otherwise periods are counted from the beginning of the first file.
     pub is_aligned: bool,
 }
 
-/// The conditions that end a file, whichever is met first. Every file has at least one packet.
+/// The limits that end a file; the first one reached applies. Every file has at least one packet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CutRules {
-    /// No file is larger, before it is compressed.
+    /// Maximum file size in bytes, before compression.
     pub bytes: Option<u64>,
-    /// No file has more packets.
+    /// Maximum number of packets.
     pub packets: Option<u64>,
-    /// A file ends at the end of a period.
+    /// The file ends with its period.
     pub period: Option<Period>,
 }
 
 impl CutRules {
-    /// Whether there is ever a second file.
+    /// Whether the rules can ever begin a second file.
     pub fn is_cut(&self) -> bool {
         *self != Self::default()
     }
@@ -35,22 +35,23 @@ impl CutRules {
 #[derive(Debug, Clone)]
 pub struct Cutter {
     rules: CutRules,
-    /// How far the local clock is ahead of UTC at a time, in seconds.
+    /// Seconds by which the local clock is ahead of UTC at a given time.
     utc_offset: fn(i64) -> i64,
-    /// When the first file began.
+    /// The time at which the first file began.
     origin: Option<u64>,
     bytes_max: u64,
     packets_max: u64,
     bytes: u64,
     packets: u64,
-    /// The times, in nanoseconds of UTC, that the present file takes.
+    /// The times that the current file accepts, in nanoseconds of UTC.
     times: Range<u64>,
 }
 
 const SECOND: u64 = 1_000_000_000;
 
 impl Cutter {
-    /// By these rules, on a clock that is ahead of UTC by `utc_offset` seconds at a time in seconds since the epoch.
+    /// Applies these rules. `utc_offset` returns the seconds by which the local clock is ahead of UTC at a
+    /// time in seconds since the epoch.
     pub fn new(rules: CutRules, utc_offset: fn(i64) -> i64) -> Self {
         Self {
             rules,
@@ -64,46 +65,46 @@ impl Cutter {
         }
     }
 
-    /// From the next file on by these rules.
+    /// Applies these rules from the next file on.
     pub fn set_rules(&mut self, rules: CutRules) {
         *self = Self { origin: self.origin, times: self.times.clone(), ..Self::new(rules, self.utc_offset) };
     }
 
-    /// A file begins at `nanos` (since the epoch), with `head_bytes` before its first packet and `tail_bytes` after its
-    /// last.
+    /// Begins a file at `nanos` (since the epoch), with `head_bytes` before its first packet and `tail_bytes`
+    /// after its last.
     pub fn open(&mut self, nanos: u64, head_bytes: u64, tail_bytes: u64) {
         let origin = *self.origin.get_or_insert(nanos);
         (self.bytes, self.packets) = (head_bytes + tail_bytes, 0);
         self.times = self.rules.period.map_or(0..u64::MAX, |period| self.slot(period, nanos, origin));
     }
 
-    /// Whether a new file must begin before a packet of this time and this number of bytes in the file.
+    /// Whether a new file must begin before a packet with this time that takes this many bytes in the file.
     #[inline]
     pub fn is_cut_before(&self, nanos: u64, bytes: u64) -> bool {
         self.is_over(nanos)
             || self.packets > 0 && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
     }
 
-    /// Whether the file's time is over at `nanos`. A clock that is set back by more than a period ends it as well; less is
-    /// disorder of the packets.
+    /// Whether `nanos` is outside the file's period. A clock set back by more than one period ends the file,
+    /// too; a smaller step back is treated as reordering.
     #[inline]
     pub fn is_over(&self, nanos: u64) -> bool {
         nanos >= self.times.end || nanos < self.times.start
     }
 
-    /// A packet of this number of bytes is in the file.
+    /// Adds a packet of this many bytes to the current file.
     #[inline]
     pub fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.packets += 1;
     }
 
-    /// The packets of the present file.
+    /// The number of packets in the current file.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The times that a file takes which begins at `nanos`.
+    /// The times accepted by a file that begins at `nanos`.
     fn slot(&self, period: Period, nanos: u64, origin: u64) -> Range<u64> {
         let length = period.length.as_secs().max(1);
         let (start, end) = if period.is_aligned {
@@ -121,8 +122,8 @@ impl Cutter {
         start.saturating_sub(length * SECOND)..end
     }
 
-    /// The beginning and the end, in seconds of UTC, of the local clock's period that has this time. Where the clock is put
-    /// forward or back, a period is shorter or longer by as much.
+    /// The beginning and end, in seconds of UTC, of the local clock's period that contains this time. A
+    /// period is longer or shorter by the amount by which the local clock is changed during it.
     fn aligned(&self, seconds: i64, length: i64) -> (i64, i64) {
         let period_of = |seconds: i64| (seconds + (self.utc_offset)(seconds)).div_euclid(length);
         let present = period_of(seconds);
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn days_begin_at_local_midnight_also_where_the_clock_is_changed() {
+    fn days_begin_at_local_midnight_also_when_the_clock_changes() {
         let mut cutter = aligned(86_400);
         for (day, hours) in [(99, 24), (100, 23), (150, 24), (200, 25), (201, 24)] {
             let noon = day * 86_400 + 12 * 3600;
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_set_back_ends_the_file_and_disorder_does_not() {
+    fn a_clock_set_back_ends_the_file_and_reordering_does_not() {
         let mut cutter = aligned(3600);
         cutter.open(10 * 3600 * SECOND, 0, 0);
         assert!(!cutter.is_over((10 * 3600 - 5) * SECOND), "a packet that comes late");
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn other_rules_hold_from_the_next_file_on() {
+    fn new_rules_apply_from_the_next_file_on() {
         let mut cutter = cutter(CutRules { packets: Some(2), ..CutRules::default() });
         cutter.open(0, 0, 0);
         cutter.add(10);
@@ -233,7 +234,7 @@ mod tests {
             prop_assert!(end - start <= length + 3600);
             let period_of = |seconds: i64| (seconds + summer_time(seconds)).div_euclid(length);
             prop_assert_ne!(period_of(seconds), period_of(end));
-            // Within an hour that the clock repeats, periods of less come twice.
+            // In the hour that the clock repeats, shorter periods occur twice.
             if length >= 7200 {
                 prop_assert_eq!(period_of(seconds), period_of(end - 1));
             }

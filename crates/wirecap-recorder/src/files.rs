@@ -3,7 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -14,10 +14,13 @@ use wirecap_savefile::{ReadError, Reader, is_planted};
 use crate::compression::{Compression, whole_frames};
 use crate::names::Pattern;
 
-/// Ends the name of a file that is not complete.
+/// More than a pcapng block of the longest packet.
+const BLOCK_LEN_MAX: u32 = 1 << 20;
+
+/// Suffix of an incomplete file's name.
 const PART: &str = ".part";
 
-/// The name of a file that is being written.
+/// The name of a file while it is being written.
 pub(crate) fn part_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(PART);
@@ -27,20 +30,22 @@ pub(crate) fn part_of(path: &Path) -> PathBuf {
 /// The files that earlier runs left.
 #[derive(Debug, Default)]
 pub(crate) struct Earlier {
-    /// The oldest first, with their sizes.
+    /// Paths and sizes, oldest first.
     pub(crate) files: Vec<(PathBuf, u64)>,
-    /// The number that comes next.
+    /// The next sequence number.
     pub(crate) next_sequence: u64,
 }
 
-/// Looks for the files of a pattern. One that a process left behind incomplete is cut to its last whole packet and completed.
+/// Finds the files of a pattern. An incomplete file that a killed process left is truncated to its last whole
+/// packet and completed.
 pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     let mut found: Vec<(Option<u64>, SystemTime, PathBuf, u64)> = Vec::new();
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
         let Some(name) = entry.file_name().to_str().map(str::to_owned) else { continue };
         let Some(sequence) = pattern.sequence_of(name.strip_suffix(PART).unwrap_or(&name)) else { continue };
-        // Other users may put there what looks like ours: counted against budgets, or locked, it would end a recording.
+        // In a shared directory, other users may create files with matching names. If these were counted
+        // against the budgets, or were locked, they would end the recording.
         if !entry.file_type()?.is_file() || is_planted(&entry.path()).unwrap_or(true) {
             continue;
         }
@@ -54,7 +59,7 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
         let metadata = fs::symlink_metadata(&path)?;
         found.push((sequence, metadata.modified()?, path, metadata.len()));
     }
-    // By number where all have one: that order a clock cannot change.
+    // Sort by number if all files have one: changes of the clock do not affect that order.
     match found.iter().all(|(sequence, ..)| sequence.is_some()) {
         true => found.sort_by_key(|(sequence, modified, ..)| (*sequence, *modified)),
         false => found.sort_by_key(|(_, modified, ..)| *modified),
@@ -64,11 +69,12 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     Ok(Earlier { files, next_sequence })
 }
 
-/// Fails if another process writes files of this pattern in the directory, or if the directory cannot be read.
+/// Fails if another process is writing files of this pattern in the directory, or if the directory cannot be
+/// read.
 ///
 /// # Errors
 ///
-/// [`io::ErrorKind::WouldBlock`] if another process does, and errors of the system.
+/// [`io::ErrorKind::WouldBlock`] if another process is writing, and errors of the system.
 pub fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
     for entry in fs::read_dir(pattern.directory())? {
         let entry = entry?;
@@ -94,8 +100,8 @@ fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Renames an incomplete file that no process writes, after truncating its torn end, and removes an empty one. A file
-/// that is no savefile keeps its name.
+/// Completes an incomplete file that no process writes: truncates an incomplete end and renames the file. An
+/// empty file is removed, and a file that is not a savefile keeps its name.
 fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     let file = File::options().read(true).write(true).open(part)?;
     refuse_locked(&file, part)?;
@@ -113,27 +119,60 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
         return Ok(Some(part.to_owned()));
     }
     file.sync_all()?;
-    fs::rename(part, &path)?;
-    Ok(Some(path))
-}
-
-/// Whether the file is a savefile; one that is has whole packets only from now on.
-fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
-    let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
-    loop {
-        match reader.next_record() {
-            Ok(Some(_)) => {}
-            Ok(None) => return Ok(true),
-            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => {
-                file.set_len(reader.offset())?;
-                return Ok(true);
-            }
-            Err(_) => return Ok(false),
-        }
+    match rename_to_new(part, &path) {
+        Ok(()) => Ok(Some(path)),
+        // Another process has created a file of this name.
+        Err(_) if fs::symlink_metadata(&path).is_ok() => Ok(Some(part.to_owned())),
+        Err(error) => Err(error),
     }
 }
 
-/// The same for one that is compressed, whose frames have whole packets.
+/// Truncates a savefile to its whole packets: removes a packet that the process had not finished, and zeros, which a
+/// file system leaves where it had not written the data before a power failure. Returns whether all of the rest is a
+/// savefile: packets may follow other damage, so such a file remains unchanged.
+fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
+    let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
+    loop {
+        let before = reader.offset();
+        let (end, is_damaged) = match reader.next_record() {
+            // A pcap file of zeros is one of empty packets.
+            Ok(Some(record)) if record.wire_len > 0 => continue,
+            Ok(Some(_)) if !is_zero_from(file, before)? => continue,
+            Ok(Some(_)) => (before, false),
+            Ok(None) => return Ok(true),
+            Err(ReadError::Truncated { .. }) => (reader.offset(), false),
+            Err(ReadError::Malformed { .. }) => (reader.offset(), true),
+            Err(_) => return Ok(false),
+        };
+        if is_damaged && !is_zero_from(file, end + block_len(file, end)?)? {
+            return Ok(false);
+        }
+        file.set_len(end)?;
+        return Ok(true);
+    }
+}
+
+/// The length of the pcapng block at `offset`, of which only the beginning may have been written; 0 if there is none.
+fn block_len(file: &File, offset: u64) -> io::Result<u64> {
+    let mut head = [0; 8];
+    let read = file.read_at(&mut head, offset)?;
+    let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+    Ok(if read == head.len() && len <= BLOCK_LEN_MAX { len.into() } else { 0 })
+}
+
+/// Whether the file contains only zeros from `offset` on.
+fn is_zero_from(file: &File, mut offset: u64) -> io::Result<bool> {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let read = file.read_at(&mut buffer, offset)?;
+        if read == 0 || buffer[..read].iter().any(|&byte| byte != 0) {
+            return Ok(read == 0);
+        }
+        offset += read as u64;
+    }
+}
+
+/// The same for a compressed file; each frame contains whole packets.
 fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool> {
     let Some((bytes, end)) = whole_frames(file, compression)? else { return Ok(false) };
     file.set_len(bytes)?;
@@ -143,10 +182,10 @@ fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool
     Ok(true)
 }
 
-/// Numbers that are tried before others that no user can foresee.
+/// Number of suffixes tried in order, before random ones, which other users cannot predict.
 const NUMBERS_TRIED: u64 = 16;
 
-/// A name that no file bears: the path, or the path with a number.
+/// An unused name: the path, or the path with a number.
 pub(crate) fn free_name(path: &Path) -> PathBuf {
     let is_free =
         |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
@@ -157,7 +196,7 @@ pub(crate) fn free_name(path: &Path) -> PathBuf {
     };
     let numbered = (1..=NUMBERS_TRIED).map(|number| with(format!("-{number}")));
     let unforeseen = std::iter::repeat_with(|| {
-        // The hash of nothing, with a random key.
+        // Without input, the hash depends only on the random key.
         with(format!("-{:016x}", RandomState::new().build_hasher().finish()))
     });
     std::iter::once(path.to_owned())
@@ -167,8 +206,9 @@ pub(crate) fn free_name(path: &Path) -> PathBuf {
         .expect("there are names enough")
 }
 
-/// Gives `file`, which is being written as `part`, the name `path`, which it takes from another file if it `replaces` that; else, if
-/// something else has the name, another one. `None` if the file is there no longer: another process has removed it.
+/// Renames `file`, which is being written as `part`, to `path`. If that name is in use, an existing file is
+/// replaced if `replaces`; otherwise another name is used. Returns `None` if another process has removed the
+/// file.
 pub(crate) fn give_name(
     file: &File,
     part: &Path,
@@ -181,7 +221,7 @@ pub(crate) fn give_name(
         match fs::symlink_metadata(part) {
             Ok(entry) if (entry.dev(), entry.ino()) == (own.dev(), own.ino()) => {}
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            // A directory that is gone has no room for the next file either.
+            // If the directory is missing, the next file cannot be created either.
             _ => return fs::metadata(directory_of(part)).map(|_| None),
         }
         let renamed = match replaces && name == path {
@@ -195,25 +235,26 @@ pub(crate) fn give_name(
                     return Err(error);
                 }
             }
-            // Something has the name, and keeps it.
+            // The name is in use and must not be replaced.
             Err(_) => name = free_name(path),
         }
     }
 }
 
-/// Whether the file opened as `path` has lost all its names. A file that never had one exists as long as it is open.
+/// Whether the file opened as `path` has lost all its names. A file that was opened without a name is not
+/// gone while it is open.
 pub(crate) fn is_gone(file: &File, path: &Path) -> io::Result<bool> {
     let own = file.metadata()?;
-    // By a name of the process's own descriptors it is found.
+    // A file without a link can still be found through a path such as /dev/fd/1.
     let is_found =
         || fs::metadata(path).is_ok_and(|entry| (entry.dev(), entry.ino()) == (own.dev(), own.ino()));
     Ok(own.is_file() && own.nlink() == 0 && !is_found())
 }
 
-/// As rename(2), but nothing is replaced.
+/// Like rename(2), but never replaces a file.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
-        // The file system cannot.
+        // The file system does not support it.
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) if fs::symlink_metadata(to).is_err() => {
             fs::rename(from, to)
         }
@@ -225,13 +266,14 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Bytes that a process without privileges may still write where `path` is.
+/// Bytes that an unprivileged process may still write to the file system of `directory`.
 pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let status = statvfs(directory)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
 }
 
-/// Makes the names in a directory last, if it is one whose names do: those of /proc and /dev/fd are made by the kernel.
+/// Makes the directory's entries survive a power failure. Directories such as /proc and /dev/fd do not
+/// support this and need no sync.
 pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory)?.sync_all() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 /// Processes each complete file in a separate thread.
 pub trait Launch: fmt::Debug + Send {
-    /// The file is complete. What fails does not end the recording.
+    /// Called when a file is complete. A failure does not end the recording.
     fn launch(&mut self, path: &Path);
 
     /// Waits for the started commands.
@@ -21,7 +21,7 @@ pub struct Commands {
 }
 
 impl Commands {
-    /// The program, and its arguments.
+    /// The program and its arguments.
     pub fn new(command: Vec<String>) -> Self {
         Self { command, running: Vec::new() }
     }

@@ -1,16 +1,17 @@
-//! Packets into files, unattended, for weeks.
+//! Unattended recording of packets to files, for weeks.
 //!
-//! A [`Recording`] takes records on the thread that captures, encodes them into pages of 1 MiB and hands these to a writer
-//! thread over a bounded queue. [`has_room`](Recording::has_room) says whether it takes more without waiting for the disk. The data
-//! of long packets need not be copied: the writer gathers them from where they are
-//! ([`write_in_place`](Recording::write_in_place)).
+//! A [`Recording`] accepts records on the capture thread, encodes them into pages of 1 MiB and passes the
+//! pages to a writer thread over a bounded queue. [`has_room`](Recording::has_room) returns whether it
+//! accepts more without waiting for the disk. The data of long packets need not be copied: the writer gathers
+//! them from the capture's memory ([`write_in_place`](Recording::write_in_place)).
 //!
-//! Two rules without I/O decide everything else, so that they are tested without a disk: a [`Cutter`] says before each
-//! packet whether a new file begins, by size, by packets or by time; a [`Store`] says before each write which files must go,
-//! so that no budget is exceeded at any moment. [`Pattern`] names files, and finds those of earlier runs again.
+//! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a [`Cutter`]
+//! decides before each packet whether a new file begins, by size, number of packets or time; a [`Store`]
+//! decides before each write which files must be removed, so that no budget is exceeded at any moment.
+//! [`Pattern`] names files, and finds the files of earlier runs.
 //!
-//! A file of a set bears its name with `.part` behind it until it is complete. Its extension says how it is compressed: `.zst`
-//! is Zstandard in the seekable format, a frame per page, `.gz` is gzip, a member per page.
+//! Until a file of a set is complete, its name ends in `.part`. The extension selects the compression: `.zst`
+//! is Zstandard in the seekable format, one frame per page; `.gz` is gzip, one member per page.
 
 mod compression;
 mod compressors;

@@ -1,4 +1,4 @@
-//! What files are called: a pattern of strftime(3) with a sequence number; and which files of a directory it names.
+//! File names: a strftime(3) pattern with a sequence number, and its match against the files of a directory.
 
 use std::error::Error;
 use std::fmt;
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 
 use crate::local_time;
 
-/// Digits of a sequence number, at least.
+/// Minimum digits of a sequence number.
 const DIGITS: usize = 5;
 
-/// The largest sequence number accepted in a file name, so that there is always a next one.
+/// The largest sequence number accepted from an existing file, so that there is always a next one.
 const SEQUENCE_MAX: u64 = 1 << 62;
 
-/// How names differ besides the pattern.
+/// How the names of a set differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
     /// By the pattern; if it contains neither a time nor `%i`, `_%i_%Y%m%d%H%M%S` is inserted before its extension.
     Pattern,
-    /// By a number at the end, as `tcpdump -C`: the first file has none.
+    /// A number is appended, as with `tcpdump -C`; the first file has none.
     Appended,
-    /// By a number at the end that restarts after this many files, as with `tcpdump -C -W`.
+    /// A number is appended that restarts after this many files, as with `tcpdump -C -W`.
     Ring(u64),
 }
 
-/// Why there is no such pattern.
+/// An invalid pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadPattern {
     /// The fault.
@@ -52,18 +52,21 @@ pub struct Pattern {
 enum Token {
     Literal(String),
     Sequence,
-    /// A conversion of strftime, and the form of its result.
+    /// A strftime conversion, and the form of its result.
     Time(char, Shape),
 }
 
-/// The form of a conversion's result: a pattern that matches too much would remove other files.
+/// The form of a conversion's result. It must match no more than necessary: matching files count as files of
+/// the set and may be removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     Digits(usize),
-    /// One or more.
+    /// One or more digits.
     AnyDigits,
-    /// Letters, or none.
+    /// Any number of letters, including none.
     Letters,
+    /// `CET`, or `+03` and `+0545` where the zone has no other name.
+    ZoneName,
     /// `+0100`
     Zone,
 }
@@ -76,18 +79,19 @@ fn shape(conversion: char) -> Option<Shape> {
         'u' | 'w' => Shape::Digits(1),
         'G' => Shape::Digits(4),
         's' => Shape::AnyDigits,
-        'a' | 'A' | 'b' | 'B' | 'h' | 'p' | 'P' | 'Z' => Shape::Letters,
+        'a' | 'A' | 'b' | 'B' | 'h' | 'p' | 'P' => Shape::Letters,
+        'Z' => Shape::ZoneName,
         'z' => Shape::Zone,
         _ => return None,
     })
 }
 
 impl Pattern {
-    /// The names of `path`.
+    /// Parses the names of a set from `path`.
     ///
     /// # Errors
     ///
-    /// [`BadPattern`] if it has no file name, an unknown conversion, or a conversion in its directory.
+    /// [`BadPattern`] if the path has no file name, an unknown conversion, or a conversion in its directory.
     pub fn new(path: &Path, numbering: Numbering) -> Result<Self, BadPattern> {
         let problem = |problem: String| BadPattern { problem };
         let name = path.file_name().and_then(|name| name.to_str());
@@ -113,12 +117,12 @@ impl Pattern {
         self.numbering
     }
 
-    /// Where all files are.
+    /// The directory of all files.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The path of the file with this number, counted from 0, that begins at this time, in seconds since the epoch.
+    /// The path of file number `sequence`, counted from 0, that begins at `seconds` since the epoch.
     pub fn path(&self, sequence: u64, seconds: i64) -> PathBuf {
         let mut name = String::new();
         for token in &self.tokens {
@@ -139,7 +143,8 @@ impl Pattern {
         self.directory.join(name)
     }
 
-    /// Whether a file name matches the pattern; if so its sequence number, if the name contains it.
+    /// Returns `None` if a file name does not match the pattern; otherwise its sequence number, if the name
+    /// contains one.
     pub fn sequence_of(&self, name: &str) -> Option<Option<u64>> {
         self.number_of(name).filter(|number| number.is_none_or(|number| number <= SEQUENCE_MAX))
     }
@@ -149,22 +154,28 @@ impl Pattern {
         match self.numbering {
             Numbering::Pattern => return matched(&tokens, name, None),
             Numbering::Appended if matched(&tokens, name, None).is_some() => return Some(Some(0)),
-            Numbering::Appended => tokens.push(Token::Time('s', Shape::AnyDigits)),
+            Numbering::Appended => return self.appended_number(name).map(Some),
             Numbering::Ring(files) => {
                 tokens.push(Token::Time('s', Shape::Digits(files.saturating_sub(1).to_string().len())));
             }
         }
         matched(&tokens, name, None)?;
+        Some(None)
+    }
+
+    /// The number that is appended to a name. The pattern may end in digits too: the number is the shortest one that
+    /// leaves a name of the pattern.
+    fn appended_number(&self, name: &str) -> Option<u64> {
         let digits = name.len() - name.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        let is_ring = matches!(self.numbering, Numbering::Ring(_));
-        if is_ring {
-            return Some(None);
-        }
-        Some(Some(name[name.len() - digits..].parse().ok()?))
+        (1..=digits).find_map(|len| {
+            let (name, number) = name.split_at(name.len() - len);
+            let is_one = !number.starts_with('0') && matched(&self.tokens, name, None).is_some();
+            if is_one { number.parse().ok() } else { None }
+        })
     }
 }
 
-/// Where a file's extension begins: `.pcapng.zst`.
+/// The position of a file name's extension, for instance `.pcapng.zst`.
 fn extension_start(name: &str) -> usize {
     let stem = [".zst", ".gz"].iter().find_map(|known| name.strip_suffix(known)).unwrap_or(name);
     stem.rfind('.').filter(|&dot| dot > 0).unwrap_or(stem.len())
@@ -209,7 +220,7 @@ fn tokens(pattern: &str) -> Result<Vec<Token>, String> {
     Ok(tokens)
 }
 
-/// Whether the tokens make up the whole of `text`; if so the sequence number, if there is one.
+/// Returns `None` if the tokens do not match all of `text`; otherwise the sequence number, if there is one.
 fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option<u64>> {
     let Some((token, rest)) = tokens.split_first() else { return text.is_empty().then_some(sequence) };
     let leading = |is_part: fn(char) -> bool| text.find(|c| !is_part(c)).unwrap_or(text.len());
@@ -225,7 +236,15 @@ fn matched(tokens: &[Token], text: &str, sequence: Option<u64>) -> Option<Option
         Token::Time(_, Shape::AnyDigits) => {
             (1..=digits).rev().find_map(|len| matched(rest, &text[len..], sequence))
         }
-        Token::Time(_, Shape::Letters) => {
+        Token::Time(_, Shape::ZoneName) if text.starts_with(['+', '-']) => {
+            let number = &text[1..];
+            let digits = number.find(|c: char| !c.is_ascii_digit()).unwrap_or(number.len());
+            [4, 2]
+                .into_iter()
+                .filter(|&len| len <= digits)
+                .find_map(|len| matched(rest, &number[len..], sequence))
+        }
+        Token::Time(_, Shape::Letters | Shape::ZoneName) => {
             let letters = leading(char::is_alphabetic);
             (0..=letters)
                 .rev()
@@ -265,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn other_peoples_files_are_not_ours() {
+    fn names_of_unrelated_files_do_not_match() {
         let pattern = Pattern::new(Path::new("d/%Y.pcap"), Numbering::Pattern).unwrap();
         for (other, is_ours) in [
             ("2024.pcap", true),
@@ -280,6 +299,31 @@ mod tests {
         assert_eq!(appended.sequence_of("trace.pcap"), Some(Some(0)));
         assert_eq!(appended.sequence_of("trace.pcap17"), Some(Some(17)));
         assert_eq!(appended.sequence_of("trace.pcapng"), None);
+        assert_eq!(appended.sequence_of("trace.pcap05"), None);
+    }
+
+    #[test]
+    fn an_appended_number_follows_a_pattern_that_ends_in_digits() {
+        let pattern = Pattern::new(Path::new("trace2024"), Numbering::Appended).unwrap();
+        for (name, sequence) in
+            [("trace2024", Some(0)), ("trace20243", Some(3)), ("trace202412", Some(12)), ("trace2025", None)]
+        {
+            assert_eq!(pattern.sequence_of(name), sequence.map(Some), "{name}");
+        }
+        let hourly = Pattern::new(Path::new("t%H"), Numbering::Appended).unwrap();
+        assert_eq!(hourly.sequence_of("t09"), Some(Some(0)));
+        assert_eq!(hourly.sequence_of("t0917"), Some(Some(17)));
+    }
+
+    #[test]
+    fn zones_without_a_name_match() {
+        let pattern = Pattern::new(Path::new("t-%Z.pcap"), Numbering::Pattern).unwrap();
+        for name in ["t-CET.pcap", "t-+03.pcap", "t--0930.pcap", "t-+0545.pcap"] {
+            assert_eq!(pattern.sequence_of(name), Some(None), "{name}");
+        }
+        for name in ["t-+3.pcap", "t-+033.pcap", "t-3.pcap"] {
+            assert_eq!(pattern.sequence_of(name), None, "{name}");
+        }
     }
 
     #[test]

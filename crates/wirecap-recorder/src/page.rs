@@ -1,34 +1,37 @@
-//! What goes from the thread that captures to the writer in one piece.
+//! The unit that the capture thread passes to the writer.
 
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of a page: large writes, and frames large enough to compress well.
+/// Bytes of a page: large enough for efficient writes and good compression.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
-/// A batch is kept twice if packets of so many others come between two of its own.
+/// Number of most recent batches that are searched. A batch is stored twice if packets of this many other
+/// batches come between its packets.
 const TURNS: usize = 16;
 
-/// Packets that a recording may write from where they are. They are kept until they are written.
+/// Packets that a recording may write without copying them. The recording holds the batch until they are
+/// written.
 pub trait Batch: fmt::Debug + Send + Sync {
-    /// The data of the packet at place `index`, always the same.
+    /// The data of the packet at `index`. Every call must return the same data.
     fn packet(&self, index: usize) -> &[u8];
 }
 
-/// Encoded packets, whole ones: copies, and what stands around the data of packets that were not copied.
+/// Whole encoded packets: copied packets, and the bytes before and after the data of packets that are not
+/// copied.
 #[derive(Debug)]
 pub(crate) struct Page {
     bytes: Box<[u8]>,
     end: usize,
     pieces: Vec<Piece>,
-    /// The bytes of all pieces.
+    /// The total length of all pieces.
     piece_bytes: usize,
     batches: Vec<Arc<dyn Batch>>,
     pub(crate) packets: u64,
 }
 
-/// The data of a packet, which stand in front of the page's byte `before`.
+/// The data of a packet that is not copied. They precede byte `before` of the page's own bytes.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     before: u32,
@@ -38,8 +41,8 @@ struct Piece {
 }
 
 impl Page {
-    /// An empty page. If `is_present`, its memory is there, and not only promised: else each of the kernel's pages takes a page
-    /// fault while packets come, 20 ns for a packet of 60 bytes.
+    /// An empty page. If `is_present`, its memory is allocated now; otherwise each memory page is allocated
+    /// on first use by a page fault, which costs 20 ns for a packet of 60 bytes.
     pub(crate) fn new(is_present: bool) -> Self {
         let mut bytes = vec![0; PAGE_BYTES].into_boxed_slice();
         if is_present {
@@ -48,7 +51,7 @@ impl Page {
         Self { bytes, end: 0, pieces: Vec::new(), piece_bytes: 0, batches: Vec::new(), packets: 0 }
     }
 
-    /// The next so many bytes, if they are there.
+    /// Reserves the next `byte_count` bytes, if they fit.
     #[inline]
     pub(crate) fn reserve(&mut self, byte_count: usize) -> Option<&mut [u8]> {
         let slot = self.bytes[..PAGE_BYTES - self.piece_bytes].get_mut(self.end..self.end + byte_count)?;
@@ -57,8 +60,8 @@ impl Page {
         Some(slot)
     }
 
-    /// The next so many bytes, if they are there, around the data of a packet of which they have the first `header_len` in
-    /// front.
+    /// Reserves `byte_count` bytes, if they fit, for the encoding of a packet without its data; the first
+    /// `header_len` of them precede the data.
     #[inline]
     pub(crate) fn reserve_around<B: Batch + 'static>(
         &mut self,
@@ -80,7 +83,7 @@ impl Page {
     #[inline]
     fn place_of<B: Batch + 'static>(&mut self, batch: &Arc<B>) -> u32 {
         let count = self.batches.len();
-        // Those of several rings come in turns.
+        // Packets of several rings arrive in turns.
         let looked_at = count.saturating_sub(TURNS)..count;
         let is_it = |other: &Arc<dyn Batch>| ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(batch));
         match self.batches[looked_at.clone()].iter().rposition(is_it) {
@@ -92,13 +95,13 @@ impl Page {
         }
     }
 
-    /// Whether so many bytes of a file have room.
+    /// Whether this many bytes fit.
     #[inline]
     pub(crate) fn has_room(&self, byte_count: usize) -> bool {
         self.len() + byte_count <= PAGE_BYTES
     }
 
-    /// How many bytes of a file it makes up.
+    /// The number of bytes that the page will take in a file.
     pub(crate) fn len(&self) -> usize {
         self.end + self.piece_bytes
     }
@@ -107,12 +110,12 @@ impl Page {
         self.len() == 0
     }
 
-    /// What was copied, which is all of a page without packets that were not.
+    /// The copied bytes: the whole page if every packet was copied.
     pub(crate) fn copies(&self) -> &[u8] {
         &self.bytes[..self.end]
     }
 
-    /// All of it, in order.
+    /// The bytes of the page in file order.
     pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         let mut begin = 0;
         let pieces = self.pieces.iter().flat_map(move |piece| {
@@ -125,7 +128,7 @@ impl Page {
         pieces.chain([&self.bytes[last..self.end]])
     }
 
-    /// Lets go of everything, also of packets that were not copied.
+    /// Empties the page, and releases the packets that were not copied.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.batches.clear();

@@ -1,4 +1,4 @@
-//! The recording as the thread that captures sees it.
+//! The recording, as the capture thread uses it.
 
 use std::fs::File;
 use std::io;
@@ -23,60 +23,62 @@ use crate::page::{Batch, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
-/// Pages between the two threads.
+/// Number of pages shared by the two threads.
 const PAGES: usize = 16;
 
-/// Those of them whose memory is there from the beginning. The last page that came back is the next one in use, so the others
-/// are for pauses of the disk: each of the kernel's pages in them takes a page fault first.
+/// Number of pages whose memory is allocated at the beginning. The most recently returned page is used next,
+/// so the other pages are used only while the disk is slow; their first use takes page faults.
 const PAGES_PRESENT: usize = 4;
 
-/// A page with so many bytes is written if the writer has nothing else to do: it and the one before, the packets that are copied
-/// into it and the kernel's copy of it share the second-level cache of a processor.
+/// A page with at least this many bytes is written if the writer is idle. This page and the previous one, the
+/// packets copied into it and the kernel's copy of it fit the second-level cache of a processor.
 const WORTH_WRITING_BYTES: usize = 256 << 10;
 
-/// Of packets that are not copied. Gathering costs the kernel two entries of a list for each: with 768 bytes a packet takes 1.1 times
-/// the processor time of one that is copied, with 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
+/// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
+/// entries: compared to a copied packet, a packet of 768 bytes takes 1.1 times the processor time, and one of
+/// 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
 const IN_PLACE_BYTES_MIN: usize = 1024;
 
-/// What is written to.
+/// The destination of a recording.
 #[derive(Debug)]
 pub enum Target {
-    /// One file, which was created.
+    /// One file, already created.
     File(File, PathBuf),
     /// A set of files.
     Set(Pattern),
 }
 
-/// How to record.
+/// The settings of a recording.
 #[derive(Debug)]
 pub struct Settings {
     /// The format of all files.
     pub format: Format,
-    /// The beginning of a file without packets, written by a [`Writer`](wirecap_savefile::Writer).
+    /// The bytes of a file before its packets, produced by a [`Writer`](wirecap_savefile::Writer).
     pub head: Vec<u8>,
-    /// So many bytes are left at the end of a file for what [`finish`](Recording::finish) writes there.
+    /// Bytes reserved at the end of a file for the `tail` of [`finish`](Recording::finish).
     pub tail_bytes: u64,
     /// How files are compressed.
     pub compression: Compression,
-    /// Threads that compress.
+    /// Number of compressor threads.
     pub compressors: usize,
     /// When a file ends.
     pub cut: CutRules,
     /// When files are removed.
     pub store: StoreRules,
-    /// End after this many files.
+    /// The recording ends after this many files.
     pub files_max: Option<u64>,
-    /// End before all files together, before they are compressed, have more bytes.
+    /// The recording ends before the total size of all files, before compression, exceeds this.
     pub bytes_max: Option<u64>,
     /// When written data must survive a power failure.
     pub durability: Durability,
-    /// Is told of each complete file.
+    /// Called for each complete file.
     pub command: Option<Box<dyn Launch>>,
     /// Gets a line with the path of each complete file.
     pub line: Option<OwnedFd>,
 }
 
-/// Records packets. Dropped without [`finish`](Self::finish), it completes the file, and no error is seen.
+/// Records packets to files. Dropping it without calling [`finish`](Self::finish) completes the file, but
+/// ignores errors.
 #[derive(Debug)]
 pub struct Recording {
     format: Format,
@@ -89,13 +91,13 @@ pub struct Recording {
     is_open: bool,
     is_over: bool,
     files: u64,
-    /// Packets and bytes that were taken.
+    /// Number and bytes of the accepted packets.
     packets: u64,
     bytes: u64,
     page: Option<Page>,
     spare: Vec<Page>,
     pages: Receiver<Page>,
-    /// `None` when it is over.
+    /// `None` when the recording has ended.
     messages: Option<Sender<Message>>,
     thread: Option<JoinHandle<Result<Summary, WriteError>>>,
     announcer: Option<JoinHandle<()>>,
@@ -103,7 +105,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins a recording at `now`: the first file is there when this returns, with all but packets.
+    /// Begins a recording at `now`. When this returns, the first file exists and has everything but packets.
     ///
     /// # Errors
     ///
@@ -147,7 +149,7 @@ impl Recording {
                 let give_back = move |mut page: Page| {
                     page.clear();
                     waiting.waiting.fetch_sub(1, Ordering::Relaxed);
-                    // Gone if the recording is.
+                    // Fails if the recording has ended.
                     let _ = returned.send(page);
                 };
                 let count = settings.compressors.max(1);
@@ -198,26 +200,28 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Whether [`write_in_place`](Self::write_in_place) copies every packet, as [`write`](Self::write) does: it will be compressed.
+    /// Whether [`write_in_place`](Self::write_in_place) copies every packet, as [`write`](Self::write) does,
+    /// because the file is compressed.
     pub fn copies_all(&self) -> bool {
         self.is_compressed
     }
 
-    /// Whether it accepts this many bytes of packets without waiting for the disk. Unless `all`, it keeps to the memory that is
-    /// present from the beginning: for packets that may as well wait where they are.
+    /// Whether the recording accepts this many bytes of packets without waiting for the disk. Unless `all`,
+    /// only the memory allocated at the beginning counts: for callers whose packets can wait in the capture's
+    /// buffers.
     pub fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         self.spare.extend(self.pages.try_iter());
-        // Compressors take pages out of order.
+        // Compressors return pages out of order.
         let held_back = if all || self.is_compressed { 0 } else { PAGES - PAGES_PRESENT };
-        // Pages are left partly empty where the next packet is too long for the rest.
+        // The end of a page is unused if the next packet does not fit.
         self.spare.len() > (bytes.div_ceil(PAGE_BYTES / 2) + held_back).min(PAGES - 2)
     }
 
-    /// Waits until the writer is done with a page, for at most `longest`.
+    /// Waits until the writer returns a page, for at most `longest`.
     ///
     /// # Errors
     ///
-    /// If the writer has ended, since earlier packets cannot be written.
+    /// If the writer has ended because earlier packets could not be written.
     pub fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
         match self.pages.recv_timeout(longest) {
             Ok(page) => self.spare.push(page),
@@ -227,8 +231,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Takes a packet; `now` is its time if it has none. `false`: the recording has ended by its rules, and the packet
-    /// is not in it.
+    /// Records a packet; `now` is its time if it has none. Returns `false` if the recording has ended by its
+    /// rules; the packet is then not recorded.
     ///
     /// # Errors
     ///
@@ -251,8 +255,8 @@ impl Recording {
         Ok(true)
     }
 
-    /// As [`write`](Self::write), for a packet whose data are those at a place of `batch`. If they are long they are not copied:
-    /// the writer takes them from there, and keeps the batch until it has.
+    /// Like [`write`](Self::write), for a packet whose data are those at an index of `batch`. Long packets
+    /// are not copied: the writer reads the data from the batch and holds it until they are written.
     ///
     /// # Errors
     ///
@@ -283,8 +287,8 @@ impl Recording {
         Ok(true)
     }
 
-    /// Whether a packet of this many bytes in the file belongs to the recording; if so it is counted, and a file is
-    /// open.
+    /// Whether the recording accepts a packet that takes this many bytes in the file. An accepted packet is
+    /// counted, and a file for it is open.
     #[inline]
     fn admits(&mut self, record: &Record<'_>, len: usize, now: Timestamp) -> Result<bool, WriteError> {
         self.format.check(record)?;
@@ -300,7 +304,7 @@ impl Recording {
         Ok(true)
     }
 
-    /// Begins another file if that must be; `false` if the recording is over.
+    /// Begins the next file if the rules require it. Returns `false` if the recording is over.
     #[cold]
     fn turn(&mut self, nanos: u64, len: u64) -> Result<bool, WriteError> {
         let tail_bytes = if self.is_open { self.tail_bytes } else { self.head_bytes + self.tail_bytes };
@@ -336,8 +340,8 @@ impl Recording {
         Ok(())
     }
 
-    /// Applies other rules from the next file on, which begins with the next packet. Budgets then count the files in
-    /// the directory. A recording of a single file has no rules.
+    /// Applies other rules from the next file on; that file begins with the next packet. The new budgets
+    /// count the files that are then in the directory. A recording of a single file has no rules.
     ///
     /// # Errors
     ///
@@ -348,7 +352,7 @@ impl Recording {
         self.send(Message::Rules(store))
     }
 
-    /// Ends the current file if it has packets and its period is over: no later packet belongs to it.
+    /// Ends the current file if it has packets and its period is over.
     ///
     /// # Errors
     ///
@@ -360,11 +364,11 @@ impl Recording {
         }
     }
 
-    /// Whether the writer is still there: one that failed while no packet came would not be noticed else.
+    /// Reports a failed writer. While no packets arrive, no other call would notice it.
     ///
     /// # Errors
     ///
-    /// Why it ended.
+    /// The error that ended the writer.
     pub fn check(&mut self) -> Result<(), WriteError> {
         match self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             true => Err(self.why_it_ended()),
@@ -372,8 +376,8 @@ impl Recording {
         }
     }
 
-    /// Hands the packets to the writer if it has nothing to do and they are worth a write. What will be compressed is handed on in
-    /// whole pages.
+    /// Passes the current page to the writer if the writer is idle and the page is long enough. For
+    /// compression, only full pages are passed.
     ///
     /// # Errors
     ///
@@ -386,7 +390,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Hands all packets to the writer.
+    /// Passes all packets to the writer.
     ///
     /// # Errors
     ///
@@ -424,22 +428,22 @@ impl Recording {
         ended.and(outcome)
     }
 
-    /// Packets that were taken.
+    /// Number of accepted packets.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Bytes that files have or will have, before they are compressed.
+    /// Total size of the files before compression, including packets not yet written.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The state of the writing so far.
+    /// What the writer has written so far.
     pub fn summary(&self) -> Summary {
         self.shared.summary()
     }
 
-    /// The share of the room between the two threads that is taken.
+    /// The fraction of the pages that are waiting for the writer.
     pub fn backlog(&self) -> f64 {
         self.shared.waiting.load(Ordering::Relaxed) as f64 / PAGES as f64
     }

@@ -1,9 +1,9 @@
-//! Decides which files to remove so that no budget is exceeded at any moment. Pure: sizes are arguments, and the caller
-//! removes files.
+//! Decides which files to remove so that no budget is exceeded at any moment. No I/O: sizes are arguments,
+//! and the caller removes files.
 
 use std::collections::VecDeque;
 
-/// Budgets. Those of files and bytes count the file that is being written.
+/// Budgets. The budgets for files and bytes include the file that is being written.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreRules {
     /// Maximum number of files.
@@ -14,29 +14,29 @@ pub struct StoreRules {
     pub free_bytes: Option<u64>,
 }
 
-/// The action that is required first.
+/// What the caller must do before it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room<N> {
     /// Nothing: there is room.
     Enough,
-    /// This file, the oldest, must be removed; then to be asked again. It is no longer in the store.
+    /// Remove this file, the oldest, and call again. The store no longer contains it.
     Remove(N),
-    /// There is no room, and nothing to remove.
+    /// There is no room, and no file to remove.
     None,
 }
 
-/// The files that were completed, if a rule may remove them, and the size of the one that is being written. `N` names a file.
+/// The complete files, if a rule may remove them, and the size of the open file. `N` names a file.
 #[derive(Debug, Clone)]
 pub struct Store<N> {
     rules: StoreRules,
-    /// The oldest first, each with its size.
+    /// Names and sizes, oldest first.
     complete: VecDeque<(N, u64)>,
     complete_bytes: u64,
     open_bytes: u64,
 }
 
 impl<N> Store<N> {
-    /// With the files of earlier runs, the oldest first, and their sizes.
+    /// Begins with the files of earlier runs and their sizes, oldest first.
     pub fn new(rules: StoreRules, earlier: impl IntoIterator<Item = (N, u64)>) -> Self {
         let is_kept = rules != StoreRules::default();
         let complete: VecDeque<(N, u64)> = earlier.into_iter().filter(|_| is_kept).collect();
@@ -44,17 +44,17 @@ impl<N> Store<N> {
         Self { rules, complete, complete_bytes, open_bytes: 0 }
     }
 
-    /// The names of the files that are complete, the oldest first.
+    /// The names of the complete files, oldest first.
     pub fn names(&self) -> impl Iterator<Item = &N> {
         self.complete.iter().map(|(name, _)| name)
     }
 
-    /// Bytes of all files; of the open one if no rule may remove one.
+    /// Total size of all files; if no rule may remove files, the size of the open file.
     pub fn bytes(&self) -> u64 {
         self.complete_bytes + self.open_bytes
     }
 
-    /// Before a file is opened.
+    /// Called before a file is created.
     pub fn room_for_file(&mut self) -> Room<N> {
         match self.rules.files {
             Some(files) if self.complete.len() as u64 + 1 > files => self.remove_oldest(),
@@ -74,15 +74,15 @@ impl<N> Store<N> {
         self.rules.free_bytes.is_some()
     }
 
-    /// So many bytes were written to the open file, or taken back.
+    /// Sets the size of the open file after a write or a truncation.
     pub fn set_open_bytes(&mut self, bytes: u64) {
         self.open_bytes = bytes;
     }
 
-    /// The open file is complete, and has this name.
+    /// Marks the open file as complete under this name.
     pub fn complete(&mut self, name: N) {
         if self.rules == StoreRules::default() {
-            // Nothing is ever removed: the names would only become more.
+            // No file is ever removed, and the list of names would grow without bound.
             self.open_bytes = 0;
             return;
         }
@@ -90,7 +90,7 @@ impl<N> Store<N> {
         self.complete.push_back((name, std::mem::take(&mut self.open_bytes)));
     }
 
-    /// A file is there no longer, for another reason than a budget.
+    /// Removes a file from the store that was deleted or replaced for another reason than a budget.
     pub fn forget(&mut self, is_it: impl Fn(&N) -> bool) {
         self.complete.retain(|(name, _)| !is_it(name));
         self.complete_bytes = self.complete.iter().map(|(_, bytes)| bytes).sum();
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// With a simulated disk: after every step all budgets hold, and the remaining files are the newest.
+        /// On a simulated disk, all budgets hold after every step, and the remaining files are the newest.
         #[test]
         fn budgets_hold_at_every_moment(
             files in proptest::option::of(1..6_u64),

@@ -1,4 +1,4 @@
-//! The writer's thread: pages to files, files to the disk, and the budgets.
+//! The writer thread: writes pages to files, syncs files and enforces the budgets.
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice, Seek, SeekFrom, Write};
@@ -19,39 +19,39 @@ use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store, StoreRules};
 
-/// How many slices writev(2) takes at a time (`IOV_MAX`).
+/// Maximum number of slices in one writev(2) call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
 
 /// When written data must survive a power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Durability {
-    /// When the system gets round to it.
+    /// Whenever the system writes it back.
     None,
     /// When a file is complete.
     Close,
-    /// In addition within this time: a packet may wait here for half of it; the rest is for the time before and for the
-    /// disk.
+    /// When a file is complete, and at most this long after a packet's arrival. The writer may use half of
+    /// it; the other half is for the time before the writer and for the disk.
     Every(Duration),
 }
 
-/// Sees the writer at work, on its thread.
+/// Observes the writer; called on its thread.
 pub trait Watch: Send {
-    /// Does `work`, which may wait for the disk.
+    /// Calls `work`, which may wait for the disk.
     fn around(&self, work: &mut dyn FnMut()) {
         work();
     }
 
-    /// So many bytes were taken by the disk.
+    /// The disk has accepted this many bytes.
     fn accepted(&self, bytes: u64) {
         let _ = bytes;
     }
 
-    /// A file is complete and has its name.
+    /// A file is complete and has its final name.
     fn completed(&self, path: &Path) {
         let _ = path;
     }
 
-    /// A file is gone, by a budget or because another one takes its name.
+    /// A file was removed, by a budget or because a new file takes its name.
     fn removed(&self, path: &Path) {
         let _ = path;
     }
@@ -62,19 +62,19 @@ impl Watch for () {}
 /// The result of a recording.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Packets that files have whole, also those of files that a budget removed.
+    /// Whole packets in files, including files that a budget removed later.
     pub packets: u64,
-    /// Bytes of these files, compressed if they are.
+    /// Bytes of these files, after compression.
     pub bytes: u64,
-    /// Files.
+    /// Number of files begun.
     pub files: u64,
-    /// Files that budgets removed, also those of earlier runs.
+    /// Files removed by a budget or replaced by a new file of the same name, including files of earlier runs.
     pub removed: u64,
     /// Files that another process removed while they were written. Their packets are not counted.
     pub vanished: u64,
 }
 
-/// What both threads look at.
+/// Counters shared by both threads.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) packets: AtomicU64,
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     pub(crate) files: AtomicU64,
     pub(crate) removed: AtomicU64,
     pub(crate) vanished: AtomicU64,
-    /// Pages that wait.
+    /// Pages that the writer has not finished.
     pub(crate) waiting: AtomicU64,
 }
 
@@ -101,32 +101,32 @@ impl Shared {
 /// Messages to the writer.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// A file begins, at this time in seconds since the epoch.
+    /// Begin a file, at this time in seconds since the epoch.
     Begin(i64),
     Page(Page),
-    /// The file is complete after these blocks.
+    /// Complete the file with these bytes.
     End(Vec<u8>),
-    /// Other budgets. No file is open.
+    /// Change the budgets. No file is open.
     Rules(StoreRules),
 }
 
-/// Where the files are.
+/// The destination of the writer.
 #[derive(Debug)]
 pub(crate) enum Place {
-    /// One file, which is open already.
+    /// One file, which is already open.
     Single(Option<File>, PathBuf),
-    /// Many.
+    /// A set of files.
     Set { pattern: Pattern, next_sequence: u64 },
 }
 
 pub(crate) struct Writer {
     pub(crate) format: Format,
-    /// The bytes before a file's packets.
+    /// The bytes of a file before its packets.
     pub(crate) head: Vec<u8>,
     pub(crate) place: Place,
-    /// For bytes outside pages.
+    /// Compresses the bytes outside pages.
     pub(crate) compressor: Compressor,
-    /// Of pages, unless they are written as they are.
+    /// Compress pages; `None` without compression.
     pub(crate) compressors: Option<Compressors>,
     pub(crate) table: FrameTable,
     pub(crate) store: Store<PathBuf>,
@@ -145,20 +145,20 @@ pub(crate) struct OpenFile {
     file: File,
     /// Its current name.
     path: PathBuf,
-    /// Its name when complete, if different.
+    /// Its final name, if different.
     complete_path: Option<PathBuf>,
     bytes: u64,
     packets: u64,
-    /// Packets that survive a power failure.
+    /// Packets that a power failure cannot remove, because they are synced.
     lasting_packets: u64,
-    /// Whether its name lasts.
+    /// Whether its directory entry is synced.
     is_name_lasting: bool,
-    /// Since when there is data that a power failure would lose.
+    /// The time since which the file has data that are not synced.
     dirty: Option<Instant>,
 }
 
 impl Writer {
-    /// Works until the other side has ended.
+    /// Runs until the recording drops its end of the channel.
     pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Result<Summary, WriteError> {
         loop {
             match self.next_message(messages) {
@@ -190,10 +190,11 @@ impl Writer {
         Ok(())
     }
 
-    /// What to do next; nothing if a page that is being compressed can be waited for, or a sync is due.
+    /// Returns the next message. Times out if a sync is due, or if the writer should wait for a page that is
+    /// being compressed.
     fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
         if let Some(compressors) = self.compressors.as_ref().filter(|compressors| !compressors.is_empty()) {
-            // Another one for the compressors first.
+            // Give the compressors another page first.
             return match compressors.has_room().then(|| messages.try_recv()) {
                 Some(Ok(message)) => Ok(message),
                 Some(Err(TryRecvError::Disconnected)) => Err(RecvTimeoutError::Disconnected),
@@ -215,14 +216,14 @@ impl Writer {
                 drop(slices);
                 page.clear();
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                // Gone if the recording is.
+                // Fails if the recording has ended.
                 let _ = self.pages.send(page);
             }
         }
         Ok(())
     }
 
-    /// Waits for the first page that is being compressed, if there is one, and writes it.
+    /// Waits for the first page that is being compressed and writes it. Returns `false` if there is none.
     fn write_compressed(&mut self) -> Result<bool, WriteError> {
         let Some(compressors) = &mut self.compressors else { return Ok(false) };
         let compressed = compressors.pop().map_err(|source| self.failure(source))?;
@@ -252,7 +253,8 @@ impl Writer {
         }
     }
 
-    /// A sync that failed may have lost whatever was written since the last one, and another one would not say so again.
+    /// A failed sync may have lost any data since the previous one, and a second sync would not report it
+    /// again.
     fn lost_by_sync(&mut self, source: io::Error) -> WriteError {
         let lost = self.open.as_ref().map_or(0, |open| open.packets - open.lasting_packets);
         self.shared.packets.fetch_sub(lost, Ordering::Relaxed);
@@ -281,7 +283,7 @@ impl Writer {
         outcome
     }
 
-    /// Writes these bytes, which have no packets, as one piece.
+    /// Writes these bytes, which contain no packets, as one unit.
     fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
         let compressed =
             self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
@@ -291,7 +293,8 @@ impl Writer {
         }
     }
 
-    /// Writes these bytes as one piece, with their decompressed length and their number of packets.
+    /// Writes these bytes as one unit, and counts their packets. `made_of` is their decompressed length if
+    /// they are compressed.
     fn write_out(
         &mut self,
         slices: &[&[u8]],
@@ -382,18 +385,18 @@ impl Writer {
         self.store.complete(open.path.clone());
         self.watch.completed(&open.path);
         if let Some(complete) = &self.complete {
-            // A command that cannot be run any more must not end the recording.
+            // A failed announcer must not end the recording.
             let _ = complete.send(open.path);
         }
         Ok(())
     }
 
-    /// Whether names come round again, and files replace those that had them.
+    /// Whether names repeat, and files replace earlier files of the same name.
     fn is_ring(&self) -> bool {
         matches!(&self.place, Place::Set { pattern, .. } if matches!(pattern.numbering(), Numbering::Ring(_)))
     }
 
-    /// A file is there no longer: its packets are in none.
+    /// The file was removed by another process: its packets no longer count.
     fn vanished(&mut self, open: &OpenFile) {
         self.store.set_open_bytes(0);
         self.shared.vanished.fetch_add(1, Ordering::Relaxed);
@@ -401,16 +404,17 @@ impl Writer {
         self.shared.bytes.fetch_sub(open.bytes, Ordering::Relaxed);
     }
 
-    /// Removes what the budget of files does not allow beside one more, and the file whose name that one takes.
+    /// Removes the files that the budget does not allow in addition to a new one, and the file whose name the
+    /// new one takes.
     fn make_room_for_file(&mut self, replaced: Option<&PathBuf>) -> io::Result<()> {
         while let Room::Remove(path) = self.store.room_for_file() {
             self.remove(&path)?;
         }
         let Some(replaced) = replaced else { return Ok(()) };
-        // Also one that a killed process left incomplete.
+        // Also the incomplete file of a killed process.
         for replaced in [replaced.clone(), part_of(replaced)] {
             self.store.forget(|path| *path == replaced);
-            // An existing file keeps its name, and the new one gets another.
+            // If the file cannot be removed, it keeps its name, and the new file gets another.
             if fs::symlink_metadata(&replaced).is_ok_and(|entry| !entry.is_dir()) {
                 let _ = self.remove(&replaced);
             }
@@ -438,7 +442,7 @@ impl Writer {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         match fs::remove_file(path) {
-            // By another process: as well, also if that has put something else in its place.
+            // Another process has removed or replaced the file: the same result.
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::IsADirectory) => {}
             outcome => outcome?,
         }
@@ -461,13 +465,15 @@ impl Writer {
 }
 
 impl OpenFile {
-    /// Creates a file that will be named `path`, or similarly if that name exists, unless it replaces that file.
+    /// Creates a file that will be named `path`. If that name is in use, a number is added, unless the file
+    /// replaces the existing one.
     fn create(path: &Path, replaces: bool) -> io::Result<Self> {
         let mut complete_path = if replaces { path.to_owned() } else { free_name(path) };
         loop {
             let part = part_of(&complete_path);
             match FileSink::create_new(&part) {
-                // Another user may have come first, with a pipe without a reader.
+                // Another process may have created this name in the meantime, for instance a pipe without a
+                // reader.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => complete_path = free_name(path),
                 created => return Ok(Self::of(created?.into_file(), part, Some(complete_path))),
             }
@@ -487,7 +493,7 @@ impl OpenFile {
         }
     }
 
-    /// Truncates the file to this position.
+    /// Truncates the file to this length.
     fn cut(&mut self, bytes: u64) -> io::Result<()> {
         self.file.set_len(bytes)?;
         self.file.seek(SeekFrom::Start(bytes)).map(drop)
@@ -502,7 +508,7 @@ fn write_all(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Resu
     for slices in slices.chunks(SLICES_MAX) {
         let mut buffers: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
         let mut left = &mut buffers[..];
-        // Empty ones are not there to be written.
+        // Skip empty slices at the front.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             match file.write_vectored(left) {
@@ -519,8 +525,8 @@ fn write_all(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Resu
     Ok(())
 }
 
-/// Announces complete files from a separate thread, since a pipe may be full and a command may take long to start: a
-/// line on `line`, and `command`.
+/// Announces complete files, by a line on `line` and by `command`. It runs in a separate thread, since a pipe
+/// may be full and a command may take long to start.
 pub(crate) fn announce(
     files: &Receiver<PathBuf>,
     line: Option<OwnedFd>,

@@ -1,4 +1,4 @@
-//! Recordings on a real file system: what the files are together, and that no budget is exceeded at any moment.
+//! Recordings on a real file system: all packets are in the files, and no budget is exceeded at any moment.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -53,7 +53,7 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_unix_nanos(nanos)
 }
 
-/// The packet with this number: its bytes tell which it is.
+/// The data of the packet with this number, which repeat the number.
 fn data(number: u32, len: usize) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(len.max(4)).collect()
 }
@@ -64,14 +64,14 @@ fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Resu
     let data = batch.packet(place);
     let record =
         Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data, ..Record::default() };
-    // Some are copied however long they are.
+    // Every fourth packet is copied regardless of its length.
     match number % 4 {
         0 => recording.write(&record, at(nanos)),
         _ => recording.write_in_place(&record, (&batch, place), at(nanos)),
     }
 }
 
-/// Packets in memory of their own.
+/// A batch of three packets.
 #[derive(Debug)]
 struct Three([Vec<u8>; 3]);
 
@@ -81,7 +81,7 @@ impl Batch for Three {
     }
 }
 
-/// The files, in the order of their numbers, and the numbers and times of the packets of each.
+/// The files, in the order of their numbers, with the numbers and times of their packets.
 fn files(directory: &Path) -> Vec<(PathBuf, Vec<(u32, u64)>)> {
     let mut paths: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -100,7 +100,7 @@ fn packets(path: &Path) -> Vec<(u32, u64)> {
     packets
 }
 
-/// Looks at the directory after everything that the writer does.
+/// Checks the directory after each of the writer's operations.
 struct Auditor {
     directory: PathBuf,
     store: StoreRules,
@@ -128,10 +128,10 @@ struct Plan {
     compression: Compression,
     cut: CutRules,
     store: StoreRules,
-    /// Of each packet: its length, the time since the one before by a clock that may be set, and whether it is followed by a
-    /// flush.
+    /// For each packet: its length, the time since the previous packet (the clock may be set), and whether a
+    /// flush follows.
     packets: Vec<(usize, i64, bool)>,
-    /// Packets after which the process ends and another one begins.
+    /// Packets before which the recording ends and another one begins.
     restarts: Vec<usize>,
 }
 
@@ -160,7 +160,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             restarts,
         )| {
             let period = seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
-            // Files must be small beside the budget.
+            // Files must be small compared to the budget.
             let bytes = if store_bytes.is_some() { Some(bytes.unwrap_or(100_000)) } else { bytes };
             Plan {
                 format,
@@ -224,7 +224,7 @@ proptest! {
             if let (Some(max), Compression::None) = (plan.cut.bytes, plan.compression) {
                 prop_assert!(packets.len() <= 1 || fs::metadata(path).unwrap().len() <= max);
             }
-            // A clock that is set back by less than a period is disorder, and ends no file.
+            // A clock that is set back by less than a period does not end the file.
             let is_set_back = plan.packets.iter().any(|(_, pause, _)| *pause < 0);
             let times = || packets.iter().map(|(_, nanos)| *nanos);
             if let (Some(period), Some(first), Some(last)) = (plan.cut.period, times().min(), times().max()) {
@@ -236,7 +236,7 @@ proptest! {
 }
 
 #[test]
-fn a_batch_is_kept_until_its_packets_are_written_and_short_ones_are_copied() {
+fn a_batch_is_kept_until_its_packets_are_written_and_short_packets_are_copied() {
     let folder = tempfile::tempdir().unwrap();
     let settings = settings(Format::Pcapng, Compression::None);
     let mut recording =
@@ -258,7 +258,7 @@ fn a_batch_is_kept_until_its_packets_are_written_and_short_ones_are_copied() {
 }
 
 #[test]
-fn a_file_bears_its_name_when_it_is_complete() {
+fn a_file_gets_its_name_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(Format::Pcapng, Compression::None);
     settings.cut.packets = Some(2);
@@ -335,14 +335,14 @@ fn the_file_of_a_killed_process_is_truncated_to_whole_packets_and_completed() {
         write(&mut recording, number, 100, 0).unwrap();
     }
     recording.finish(Vec::new()).unwrap();
-    // Torn in the last packet, as by a process that dies.
+    // The file ends within the last packet, as after a crash.
     let bytes = fs::read(&complete).unwrap();
     fs::write(folder.path().join("t-00001.pcapng.part"), &bytes[..bytes.len() - 30]).unwrap();
     fs::remove_file(&complete).unwrap();
     let recording = begin().unwrap();
     assert_eq!(packets(&complete).len(), 9);
     assert!(folder.path().join("t-00002.pcapng.part").exists(), "the sequence goes on");
-    // A second process is refused, and changes nothing.
+    // A second recording of the set is rejected and changes nothing.
     let error = begin().expect_err("the first one still writes");
     assert!(format!("{error:?}").contains("another process is writing"), "{error:?}");
     recording.finish(Vec::new()).unwrap();
@@ -350,7 +350,47 @@ fn the_file_of_a_killed_process_is_truncated_to_whole_packets_and_completed() {
 }
 
 #[test]
-fn names_of_others_are_not_taken_and_their_files_not_removed() {
+fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
+    for (format, extension) in [(Format::Pcapng, "pcapng"), (Format::Pcap, "pcap")] {
+        let folder = tempfile::tempdir().unwrap();
+        let complete = folder.path().join(format!("t-00001.{extension}"));
+        let part = folder.path().join(format!("t-00001.{extension}.part"));
+        let begin = || {
+            let target = target(folder.path(), &format!("t-%i.{extension}"));
+            Recording::begin(settings(format, Compression::None), target, at(0), Box::new(())).unwrap()
+        };
+        let mut recording = begin();
+        for number in 0..10 {
+            write(&mut recording, number, 100, 0).unwrap();
+        }
+        recording.finish(Vec::new()).unwrap();
+        let bytes = fs::read(&complete).unwrap();
+        fs::remove_file(&complete).unwrap();
+        // After a power failure: the file has its size, but its end was not written. That is a packet and a half with the
+        // statistics after them, or two packets: a pcap file does not show that the rest of a packet was not written.
+        let missing = if format == Format::Pcap { 2 * (16 + 100) } else { 250 };
+        let mut end_missing = bytes.clone();
+        end_missing[bytes.len() - missing..].fill(0);
+        end_missing.extend([0; 4096]);
+        fs::write(&part, &end_missing).unwrap();
+        begin().finish(Vec::new()).unwrap();
+        assert_eq!(packets(&complete).len(), 8, "{extension}");
+        for file in fs::read_dir(folder.path()).unwrap() {
+            fs::remove_file(file.unwrap().path()).unwrap();
+        }
+        // Damage with packets after it.
+        let mut damaged = bytes.clone();
+        let packet = bytes.len() / 2;
+        damaged[packet - 64..packet + 64].fill(0xff);
+        fs::write(&part, &damaged).unwrap();
+        begin().finish(Vec::new()).unwrap();
+        assert_eq!(fs::read(&part).unwrap(), damaged, "{extension}");
+        assert!(!complete.exists(), "{extension}");
+    }
+}
+
+#[test]
+fn files_outside_the_set_are_not_removed() {
     let folder = tempfile::tempdir().unwrap();
     let (other, same) = (folder.path().join("important"), folder.path().join("t.pcap1"));
     fs::write(&other, "kept").unwrap();
@@ -369,7 +409,7 @@ fn names_of_others_are_not_taken_and_their_files_not_removed() {
 }
 
 #[test]
-fn a_ring_of_names_goes_round() {
+fn a_ring_of_names_restarts_and_replaces_files() {
     let folder = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let mut settings = settings(Format::Pcap, Compression::None);
@@ -391,7 +431,7 @@ fn a_ring_of_names_goes_round() {
 }
 
 #[test]
-fn compressed_files_are_read_by_others_and_their_frames_found_by_the_table() {
+fn compressed_files_are_readable_by_standard_tools_and_have_a_seek_table() {
     let folder = tempfile::tempdir().unwrap();
     for (extension, compression, tool) in
         [("zst", Compression::Zstandard, "zstdcat"), ("gz", Compression::Gzip, "zcat")]
@@ -432,7 +472,7 @@ fn a_full_disk_leaves_whole_packets_and_an_error() {
     );
 }
 
-/// Begins a recording with two packets a file, and has `meanwhile` happen before each packet.
+/// Makes a recording with two packets per file, and calls `meanwhile` before each packet.
 fn two_packets_a_file(
     target: Target,
     compression: Compression,
@@ -453,7 +493,7 @@ fn two_packets_a_file(
     recording.finish(Vec::new()).unwrap()
 }
 
-/// The numbers of the packets in regular files of a directory.
+/// The numbers of the packets in the regular files of a directory.
 fn numbers_in(directory: &Path) -> Vec<u32> {
     let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     let regular = paths.filter(|path| fs::symlink_metadata(path).unwrap().is_file());
@@ -463,7 +503,7 @@ fn numbers_in(directory: &Path) -> Vec<u32> {
 }
 
 #[test]
-fn files_of_others_in_the_way_neither_end_nor_delay_the_recording() {
+fn existing_entries_with_names_of_the_set_neither_end_nor_delay_the_recording() {
     for (pattern, numbering) in [("t-%i.pcap", Numbering::Pattern), ("t.pcap", Numbering::Ring(9))] {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let victim = elsewhere.path().join("victim");
@@ -476,10 +516,11 @@ fn files_of_others_in_the_way_neither_end_nor_delay_the_recording() {
         };
         let summary =
             two_packets_a_file(Target::Set(pattern.clone()), Compression::None, 10, |number| match number {
-                // While the first file is being written: its name, and those of the next ones.
+                // While the first file is being written, occupy its final name and the names of the next
+                // files.
                 1 => {
                     fs::create_dir(name(0, "")).unwrap();
-                    // Opening it for writing would wait for a reader.
+                    // Opening the pipe for writing would block until a reader opens it.
                     assert!(Command::new("mkfifo").arg(name(1, ".part")).status().unwrap().success());
                     symlink(&victim, name(2, ".part")).unwrap();
                     symlink("/dev/null", name(3, ".part")).unwrap();
@@ -495,7 +536,7 @@ fn files_of_others_in_the_way_neither_end_nor_delay_the_recording() {
 }
 
 #[test]
-fn the_largest_number_of_all_does_not_end_the_sequence() {
+fn the_largest_possible_number_does_not_end_the_sequence() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["t-18446744073709551615.pcap", "t-09223372036854775807.pcap.part"] {
         fs::write(folder.path().join(name), "").unwrap();
@@ -513,7 +554,7 @@ fn a_file_that_is_removed_while_it_is_written_is_not_counted() {
     let set = target(folder.path(), "t-%i.pcap");
     let summary = two_packets_a_file(set, Compression::None, 6, |number| match number {
         3 => fs::remove_file(&part).unwrap(),
-        // Another process's file in its place is not ours either.
+        // A file of the same name by another process does not count either.
         5 => {
             let part = folder.path().join("t-00003.pcap.part");
             fs::remove_file(&part).unwrap();
@@ -533,7 +574,7 @@ fn a_file_that_is_removed_while_it_is_written_is_not_counted() {
         if is_removed {
             fs::remove_file(&path).unwrap();
         } else {
-            // It has another name, and is whole.
+            // The file was renamed and is complete.
             fs::rename(&path, folder.path().join("moved.pcap")).unwrap();
         }
         let summary = recording.finish(Vec::new()).unwrap();
@@ -542,7 +583,7 @@ fn a_file_that_is_removed_while_it_is_written_is_not_counted() {
 }
 
 #[test]
-fn files_of_another_user_in_a_directory_for_all_are_not_of_the_set() {
+fn files_of_another_user_in_a_shared_directory_are_not_part_of_the_set() {
     if !rustix::process::geteuid().is_root() {
         println!("SKIP: without root there is no other user");
         return;
@@ -554,7 +595,7 @@ fn files_of_another_user_in_a_directory_for_all_are_not_of_the_set() {
         fs::write(path, "another user's").unwrap();
         chown(path, Some(65_534), None).unwrap();
     }
-    // As if that user still wrote to it.
+    // The lock that a recording of the other user would hold.
     let locked = fs::File::open(&incomplete).unwrap();
     locked.lock().unwrap();
     let mut settings = settings(Format::Pcap, Compression::None);

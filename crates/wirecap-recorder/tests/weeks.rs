@@ -1,5 +1,5 @@
-//! Weeks of a recording in seconds: the rules on a clock that is put forward and back, over midnights and changes of daylight saving
-//! time, for months; and real files for three weeks, with memory, descriptors and the directory looked at meanwhile.
+//! Weeks of recording in seconds: the rules over months, with a stepped clock, midnights and changes of
+//! daylight saving time; and real files of three weeks, with checks of memory, descriptors and the directory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,8 @@ const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 
-/// The local clock is an hour ahead of UTC, and two from the 20th day of each 50 to the 40th, at 01:00 UTC.
+/// The local clock is one hour ahead of UTC, and two hours from day 20 to day 40 of every 50 days, changing
+/// at 01:00 UTC.
 fn daylight_saving(seconds: i64) -> i64 {
     let day = (seconds - 3600).rem_euclid(50 * 86_400) / 86_400;
     if (20..40).contains(&day) { 7200 } else { 3600 }
@@ -28,16 +29,17 @@ fn daylight_saving(seconds: i64) -> i64 {
 /// A disk in memory: names and sizes.
 type Disk = Vec<(PathBuf, u64)>;
 
-/// What a simulated recording came to.
+/// The result of a simulated recording.
 #[derive(Debug, Default)]
 struct Outcome {
     packets: u64,
     files: u64,
-    /// The most names that the rules held, beside the files that there were then.
+    /// The maximum number of names that the store held.
     names_most: usize,
 }
 
-/// Packets at these times, in seconds, go into files by the rules; budgets are looked at after each.
+/// Distributes packets with these times, in seconds, to files by the rules, and checks the budgets after each
+/// packet.
 fn simulate(cut: CutRules, rules: StoreRules, times: impl Iterator<Item = u64>) -> Outcome {
     const HEAD: u64 = 100;
     const PACKET: u64 = 1000;
@@ -46,7 +48,7 @@ fn simulate(cut: CutRules, rules: StoreRules, times: impl Iterator<Item = u64>) 
     let mut store: Store<PathBuf> = Store::new(rules, []);
     let (mut disk, mut outcome) = (Disk::new(), Outcome::default());
     let mut is_open = false;
-    // Only what the last day and the present one need is remembered here, too.
+    // Every name must be new.
     let mut names = BTreeSet::new();
     for seconds in times {
         let nanos = seconds * SECOND;
@@ -107,7 +109,7 @@ fn hourly() -> CutRules {
 fn half_a_year_of_hourly_files_uses_memory_only_for_kept_files() {
     const BEGIN: u64 = 1_700_000_000 / DAY * DAY;
     let times = || (BEGIN..BEGIN + 180 * DAY).step_by(600);
-    // Two hours of the same name are one period of the local clock.
+    // The repeated hour is one period, since both hours have the same local time.
     let offsets: Vec<i64> = times().map(|seconds| daylight_saving(seconds.cast_signed())).collect();
     let repeated = offsets.windows(2).filter(|pair| pair[1] < pair[0]).count() as u64;
     assert!(repeated >= 3);
@@ -116,7 +118,7 @@ fn half_a_year_of_hourly_files_uses_memory_only_for_kept_files() {
         let outcome = simulate(hourly(), rules, times());
         assert_eq!(outcome.packets, 180 * DAY / 600);
         assert_eq!(outcome.files, 180 * 24 - repeated);
-        // Without a budget nothing is ever removed, and nothing is remembered.
+        // Without a budget, no file is removed and no name is stored.
         assert_eq!(outcome.names_most, if rules == kept { 47 } else { 0 });
     }
 }
@@ -127,16 +129,17 @@ fn days_are_cut_at_local_midnight_for_half_a_year() {
     let period = Period { length: Duration::from_secs(DAY), is_aligned: true };
     let cut = CutRules { period: Some(period), ..CutRules::default() };
     let outcome = simulate(cut, StoreRules::default(), (BEGIN..BEGIN + 180 * DAY).step_by(600));
-    // The first day begins at midnight UTC, which is later than that of the local clock.
+    // The first day begins at midnight UTC, after midnight on the local clock.
     assert_eq!(outcome.files, 181);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// A clock that is stepped, by seconds or by months, forward and back, makes no name twice, exceeds no budget, and loses no packet.
+    /// A clock that is stepped forward and back, by seconds or by months, produces no duplicate names,
+    /// exceeds no budget, and loses no packet.
     #[test]
-    fn a_clock_that_is_stepped_breaks_no_rule(
+    fn a_stepped_clock_breaks_no_rule(
         steps in proptest::collection::vec((0..500_usize, -40_000_000..40_000_000_i64), 0..12),
         pauses in proptest::collection::vec(0..4000_u64, 500),
         files in proptest::option::of(2..20_u64),
@@ -160,7 +163,7 @@ proptest! {
     }
 }
 
-/// What `/proc/self` says of this process: descriptors, and bytes of memory of its own.
+/// The number of descriptors of this process and the bytes of its anonymous memory, from `/proc/self`.
 fn resources() -> (usize, u64) {
     let descriptors = fs::read_dir("/proc/self/fd").unwrap().count();
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -169,7 +172,7 @@ fn resources() -> (usize, u64) {
 }
 
 #[test]
-fn three_weeks_of_files_take_no_more_than_the_first_days() {
+fn three_weeks_of_files_use_no_more_resources_than_the_first_days() {
     const KEPT: u64 = 24;
     const DAYS: u64 = 21;
     let folder = tempfile::tempdir().unwrap();
@@ -201,7 +204,7 @@ fn three_weeks_of_files_take_no_more_than_the_first_days() {
         let record = Record { timestamp: Some(at(seconds)), wire_len: 60, data: &data, ..Record::default() };
         assert!(recording.write(&record, at(seconds)).unwrap());
         written += 1;
-        // An hour's packets are on the disk before the next ones come, as they are in life.
+        // As in practice, the packets of an hour are on the disk before the next ones arrive.
         if written.is_multiple_of(12) {
             recording.flush().unwrap();
             while recording.summary().packets < written {
@@ -209,7 +212,7 @@ fn three_weeks_of_files_take_no_more_than_the_first_days() {
             }
             let files = fs::read_dir(folder.path()).unwrap().count() as u64;
             assert!(files <= KEPT, "{files} files");
-            // Now, since the writer is between two files when the first packet of an hour comes.
+            // Measured here, since the writer is between two files when the first packet of an hour arrives.
             if written == 2 * DAY / 300 {
                 early = Some(resources());
             }
@@ -217,7 +220,7 @@ fn three_weeks_of_files_take_no_more_than_the_first_days() {
     }
     let (early, late) = (early.unwrap(), resources());
     assert_eq!(early.0, late.0, "descriptors");
-    // Other tests of this program have memory, too, for a while.
+    // Other tests run in the same process and use memory for a while.
     assert!(late.1 < early.1 + (8 << 20), "{early:?} {late:?}");
     let summary = recording.finish(Vec::new()).unwrap();
     assert_eq!((summary.packets, summary.files), (written, DAYS * 24));
