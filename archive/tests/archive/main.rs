@@ -1,9 +1,10 @@
-//! The command, as users run it, on recordings made by the tests. Its results are compared with naive searches
-//! and tcpdump.
+//! The command, as users run it, on recordings made by the tests. Its results are compared with naive searches,
+//! tcpdump and tshark.
 
 mod bad_input;
 mod find;
 mod memory;
+mod questions;
 mod recordings;
 mod s3;
 mod sql;

@@ -1,5 +1,7 @@
 //! Writes packets that were found into a savefile.
 
+use std::fmt;
+
 use wirecap_savefile::{Interface, PACKET_BYTES_MAX, Sink, WriteError, Writer};
 
 use crate::find::{FindError, Found, Note, Outcome, Plan};
@@ -20,7 +22,7 @@ impl Plan {
         note: &mut dyn FnMut(Note<'_>) -> bool,
         writer: Writer<S>,
     ) -> Result<Option<Outcome>, E> {
-        let mut extract = Extract { writer, interfaces: 0 };
+        let mut extract = Extract::new(writer);
         let mut is_closed = false;
         let outcome = self.run_in(storage, query, note, &mut |found| match extract.write(found) {
             Err(WriteError::BrokenPipe { .. }) => {
@@ -39,13 +41,30 @@ impl Plan {
     }
 }
 
-struct Extract<S: Sink> {
+/// A savefile of packets that were found.
+pub struct Extract<S: Sink> {
     writer: Writer<S>,
     interfaces: u32,
 }
 
+impl<S: Sink> fmt::Debug for Extract<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extract").field("interfaces", &self.interfaces).finish_non_exhaustive()
+    }
+}
+
 impl<S: Sink> Extract<S> {
-    fn write(&mut self, found: &Found<'_>) -> Result<(), WriteError> {
+    /// A savefile without packets.
+    pub fn new(writer: Writer<S>) -> Self {
+        Self { writer, interfaces: 0 }
+    }
+
+    /// Writes a packet, after its interface if this is the interface's first packet.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`].
+    pub fn write(&mut self, found: &Found<'_>) -> Result<(), WriteError> {
         if found.record.interface == self.interfaces {
             self.add_interface(found.interface)?;
         }
@@ -59,7 +78,12 @@ impl<S: Sink> Extract<S> {
         Ok(())
     }
 
-    fn end(mut self) -> Result<(), WriteError> {
+    /// Ends the savefile.
+    ///
+    /// # Errors
+    ///
+    /// [`WriteError`].
+    pub fn end(mut self) -> Result<(), WriteError> {
         if self.interfaces == 0 {
             // Other programs reject a file without an interface.
             self.add_interface(&Interface::default())?;

@@ -71,9 +71,9 @@ pub struct Planned {
     /// The pieces that may contain matches.
     pub selected: Vec<Piece>,
     /// Pieces that are required to read the others.
-    context: Vec<Piece>,
+    pub context: Vec<Piece>,
     /// Whether the segment is read up to a fault.
-    is_faulty: bool,
+    pub is_faulty: bool,
 }
 
 /// Lines of a list, each of which fits into 80 columns unless the path is long.
@@ -137,7 +137,7 @@ pub struct Outcome {
 /// A packet that was found.
 #[derive(Debug)]
 pub struct Found<'a> {
-    /// The packet; its interface is the number of `interface` among all those found.
+    /// The packet; its interface is the number of `interface` among those of the packets found, in order of their first packets.
     pub record: Record<'a>,
     /// Its interface.
     pub interface: &'a Interface,
@@ -366,7 +366,8 @@ impl Planned {
 #[derive(Debug)]
 struct Waiting {
     order: (u64, usize, u64),
-    interface: u32,
+    /// The place of its interface in the list of the search.
+    interface: usize,
     timestamp: Option<Timestamp>,
     queue: Option<u32>,
     direction: Option<Direction>,
@@ -433,6 +434,7 @@ impl Plan {
             storage,
             outcome: Outcome::default(),
             interfaces: Vec::new(),
+            numbered: 0,
             waiting: BinaryHeap::new(),
             read_bytes: Arc::clone(&read_bytes),
             given_up: BTreeSet::new(),
@@ -469,8 +471,11 @@ struct Search<'a> {
     plan: &'a Plan,
     storage: &'a dyn Storage,
     outcome: Outcome,
-    /// All interfaces with matching packets.
-    interfaces: Vec<Interface>,
+    /// All interfaces with matching packets in the order in which they were read, and the numbers of those with packets that
+    /// were passed on.
+    interfaces: Vec<(Interface, Option<u32>)>,
+    /// How many interfaces have a number.
+    numbered: u32,
     waiting: BinaryHeap<Reverse<Waiting>>,
     read_bytes: Arc<AtomicU64>,
     /// Segments that cannot be read.
@@ -490,8 +495,13 @@ impl Search<'_> {
             }
             let Some(Reverse(packet)) = self.waiting.pop() else { break };
             let Waiting { interface, timestamp, queue, direction, wire_len, ref data, .. } = packet;
-            let record = Record { interface, timestamp, queue, direction, wire_len, data };
-            let found = Found { record, interface: &self.interfaces[interface as usize] };
+            let (interface, number) = &mut self.interfaces[interface];
+            let number = *number.get_or_insert_with(|| {
+                self.numbered += 1;
+                self.numbered - 1
+            });
+            let record = Record { interface: number, timestamp, queue, direction, wire_len, data };
+            let found = Found { record, interface };
             self.outcome.packets += 1;
             if !emit(&found)? {
                 return Ok(false);
@@ -531,16 +541,16 @@ impl Search<'_> {
         let piece = planned.selected[piece];
         self.outcome.pieces += 1;
         let (interfaces, waiting) = (&mut self.interfaces, &mut self.waiting);
-        let mut numbers: Vec<Option<u32>> = Vec::new();
+        let mut places: Vec<Option<usize>> = Vec::new();
         let mut is_match = false;
         let read = planned.read(self.storage, &piece, query, &self.read_bytes, &mut |packet| {
             is_match = true;
             let Record { interface, timestamp, queue, direction, wire_len, data } = packet.record;
-            let place = interface as usize;
-            if numbers.len() <= place {
-                numbers.resize(place + 1, None);
+            let number = interface as usize;
+            if places.len() <= number {
+                places.resize(number + 1, None);
             }
-            let interface = *numbers[place].get_or_insert_with(|| number_of(interfaces, packet.interface));
+            let interface = *places[number].get_or_insert_with(|| place_of(interfaces, packet.interface));
             waiting.push(Reverse(Waiting {
                 order: (packet.nanos, segment, packet.number),
                 interface,
@@ -559,13 +569,12 @@ impl Search<'_> {
     }
 }
 
-/// The number of an interface in the list of known interfaces.
-fn number_of(interfaces: &mut Vec<Interface>, interface: &Interface) -> u32 {
-    let place = interfaces.iter().position(|known| known == interface).unwrap_or_else(|| {
-        interfaces.push(interface.clone());
+/// The place of an interface in the list of known interfaces.
+fn place_of(interfaces: &mut Vec<(Interface, Option<u32>)>, interface: &Interface) -> usize {
+    interfaces.iter().position(|(known, _)| known == interface).unwrap_or_else(|| {
+        interfaces.push((interface.clone(), None));
         interfaces.len() - 1
-    });
-    place as u32
+    })
 }
 
 /// The reason why a piece cannot be read.

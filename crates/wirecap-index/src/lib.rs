@@ -23,6 +23,7 @@ mod store;
 mod table;
 
 pub use build::{Built, build};
+pub use extract::Extract;
 pub use find::{Fault, FindError, Found, Note, Outcome, Packet, Plan, Planned, Sieve, plan};
 pub use flow::{Between, End, Flow, Fragment, Headers, LENGTH, Vlan};
 pub use idle::be_idle;

@@ -1,7 +1,7 @@
 //! An index as a Parquet file: version 1 of the schema, which `docs/index.md` describes.
 //!
-//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: there is a
-//! checksum over the whole file, and every number is checked against the others.
+//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used:
+//! a checksum covers the whole file, and every number is checked against the others.
 
 use std::error::Error;
 use std::fmt::{self, Write as _};
@@ -36,12 +36,12 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Rows of one row group.
 const GROUP_ROWS: usize = 1 << 17;
-/// Rate of false positives of Bloom filters.
+/// False-positive rate of the Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
 /// The maximum number of layouts; an index with more has no list of them.
 const LAYOUTS_MAX: usize = 64;
 
-/// The columns, in the order of their names below.
+/// The columns, in the order of the constants below.
 const SCHEMA: &str = "
 message flows {
   required int64 flow (INTEGER(64,false));
@@ -89,7 +89,7 @@ const DST_ADDR: usize = 12;
 const SRC_PORT: usize = 17;
 const DST_PORT: usize = 18;
 
-/// The placeholder of the checksum while it is computed.
+/// The checksum's placeholder while the checksum is computed.
 const NO_CHECKSUM: &str = "xxh64:0000000000000000";
 
 mod key {
@@ -128,11 +128,11 @@ fn schema() -> Arc<Type> {
     Arc::new(parse_message_type(SCHEMA).expect("the schema is well-formed"))
 }
 
-/// The index as the bytes of a file.
+/// Encodes the index as a file.
 ///
 /// # Errors
 ///
-/// If the library cannot write it.
+/// If the Parquet library fails.
 pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
     let sorting =
         [0, 1].map(|column_idx| SortingColumn { column_idx, descending: false, nulls_first: false });
@@ -144,7 +144,7 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
         .set_sorting_columns(Some(sorting.to_vec()))
         .set_created_by(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(metadata(index)));
-    // How large a filter may be; it is folded to what its values need.
+    // Maximum size of a filter; the library reduces it to the size that its values need.
     let values_max = index.rows.len().clamp(64, GROUP_ROWS) as u64;
     for name in ["flow", "src_addr", "dst_addr", "src_port", "dst_port"] {
         let column = ColumnPath::from(name);
@@ -166,7 +166,7 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
     Ok(file)
 }
 
-/// Where the sixteen digits are.
+/// The offset of the checksum's sixteen digits.
 fn checksum_place(file: &[u8]) -> Option<usize> {
     let prefix = &NO_CHECKSUM.as_bytes()[..6];
     let found = file.windows(prefix.len()).rposition(|window| window == prefix)?;
@@ -215,8 +215,8 @@ fn metadata(index: &Index) -> Vec<KeyValue> {
     ]
 }
 
-/// The layouts of all rows, a line each: numbers as in the columns, 4, 6 or 0 for the addresses, 1 where there
-/// are ports, the lengths; `-` is none.
+/// The layouts of all rows, one per line: numbers as in the columns; 4, 6 or 0 for the addresses; 1 if there
+/// are ports; the lengths. `-` means none.
 fn layouts(rows: &[Row]) -> String {
     let mut distinct: Vec<Layout> = Vec::new();
     for row in rows {
@@ -258,7 +258,7 @@ fn layouts(rows: &[Row]) -> String {
     text
 }
 
-/// Packets of rows that are laid out alike.
+/// Rows whose packets have the same layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Layout {
     pub(crate) flow: Flow,
@@ -382,7 +382,7 @@ fn write_group(
     columns.write::<Int32Type>(&all, Some(&definitions), Some(&repetitions))
 }
 
-/// Writes one column after the other.
+/// Writes columns in order.
 struct Columns<'a, 'b> {
     group: &'a mut SerializedRowGroupWriter<'b, Vec<u8>>,
 }
@@ -424,20 +424,20 @@ impl Columns<'_, '_> {
     }
 }
 
-/// An index file whose rows are not read yet.
+/// An index file whose rows have not been read yet.
 pub struct Table {
     reader: SerializedFileReader<Bytes>,
     pub(crate) summary: Summary,
-    /// None if there were too many.
+    /// `None` if there were too many.
     pub(crate) layouts: Option<Vec<Layout>>,
 }
 
 impl Table {
-    /// Reads the metadata of an index file with these contents.
+    /// Reads the metadata of an index file.
     ///
     /// # Errors
     ///
-    /// [`Damaged`].
+    /// [`Damaged`] if the file is not a valid index.
     pub fn open(file: impl Into<Bytes>) -> Result<Self, Damaged> {
         let file = file.into();
         let damaged = |text: &str| Damaged(text.to_owned());
@@ -509,7 +509,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Whether the pieces fit the segment and each other.
+    /// Checks that the pieces fit the segment and each other.
     fn check_pieces(&self) -> Result<(), Damaged> {
         let (mut offset, mut begin, mut packets) = (0, 0, 0);
         for piece in &self.summary.pieces {
@@ -529,7 +529,7 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a row may have this source or destination; `true` is not certain.
+    /// Whether a row may match these addresses and ports; `true` is not certain.
     pub(crate) fn may_have(&self, wanted: &Wanted) -> bool {
         let check = || -> Result<bool, Damaged> {
             for group in 0..self.reader.num_row_groups() {
@@ -558,11 +558,11 @@ impl Table {
         unpanicked(check).unwrap_or(true)
     }
 
-    /// The rows.
+    /// Reads the rows.
     ///
     /// # Errors
     ///
-    /// [`Damaged`].
+    /// [`Damaged`] if the file is not a valid index.
     pub(crate) fn rows(&self) -> Result<Vec<Row>, Damaged> {
         let rows = unpanicked(|| {
             let count = self.reader.metadata().file_metadata().num_rows();
@@ -672,7 +672,8 @@ impl Table {
         }
     }
 
-    /// The parts of all rows, and of each whether it belongs to the same row as the one before.
+    /// Reads the parts of all rows. Each is returned with whether it belongs to the same row as the previous
+    /// part.
     fn read_parts(&self, input: &mut Input<'_>) -> Result<Vec<(bool, Part)>, Damaged> {
         let inconsistent = || Damaged("a row contradicts the others".to_owned());
         let (offsets, _, repetitions) = input.read::<Int64Type>()?;
@@ -705,7 +706,7 @@ impl Table {
         Ok(parts)
     }
 
-    /// The number of the piece that begins there, of those with packets.
+    /// The number of the piece with packets that begins at this offset.
     fn piece_at(&self, offset: u64) -> Option<u32> {
         let pieces = &self.summary.pieces;
         let place = pieces.partition_point(|piece| piece.offset < offset);
@@ -714,22 +715,22 @@ impl Table {
         u32::try_from(place + ahead).ok()
     }
 
-    /// The size of its segment, in bytes.
+    /// Size of the segment in bytes.
     pub fn segment_bytes(&self) -> u64 {
         self.summary.identity.bytes
     }
 
-    /// All of it.
+    /// Reads the whole index.
     ///
     /// # Errors
     ///
-    /// [`Damaged`].
+    /// [`Damaged`] if the file is not a valid index.
     pub fn index(self) -> Result<Index, Damaged> {
         let rows = self.rows()?;
         Ok(Index { summary: self.summary, rows })
     }
 
-    /// The index as if it had no rows.
+    /// The index without its rows.
     pub(crate) fn without_rows(self) -> Index {
         Index { summary: self.summary, rows: Vec::new() }
     }
@@ -749,7 +750,7 @@ pub(crate) struct Wanted {
     pub(crate) ports: (Option<u16>, Option<u16>),
 }
 
-/// What `read` gives, or that the library could not cope with the file.
+/// Calls `read`; a panic of the Parquet library becomes an error.
 fn unpanicked<T>(read: impl FnOnce() -> Result<T, Damaged>) -> Result<T, Damaged> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(Damaged("it cannot be read".to_owned())))
 }
@@ -768,14 +769,14 @@ fn piece(line: &str) -> Option<Piece> {
     Some(Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context })
 }
 
-/// Reads one column after the other.
+/// Reads columns in order.
 struct Input<'a> {
     group: &'a dyn RowGroupReader,
     rows: usize,
     column: usize,
 }
 
-/// A column's values, definition levels and repetition levels.
+/// The values, definition levels and repetition levels of a column.
 type Levels<T> = (Vec<T>, Vec<i16>, Vec<i16>);
 
 impl Input<'_> {
@@ -834,7 +835,7 @@ impl Input<'_> {
         self.all(addresses)
     }
 
-    /// As many as there are rows.
+    /// Checks that there is one value per row.
     fn all<T>(&self, values: Vec<T>) -> Result<Vec<T>, Damaged> {
         match values.len() == self.rows {
             true => Ok(values),

@@ -1,4 +1,4 @@
-//! An index that lies, is cut short, or is that of another file is not believed: what is found is the same.
+//! An index that is wrong, truncated, or of another file is not used, and the matches are the same.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn recorded(folder: &Path, name: &str, packets: &[Packet]) -> PathBuf {
 }
 
 #[test]
-fn an_index_with_any_byte_changed_is_made_again() {
+fn an_index_with_any_byte_changed_is_rebuilt() {
     let folder = tempfile::tempdir().unwrap();
     let packets = traffic(0, 500);
     let path = recorded(folder.path(), "s.pcapng.zst", &packets);
@@ -57,7 +57,7 @@ fn an_index_with_any_byte_changed_is_made_again() {
 }
 
 #[test]
-fn the_index_of_another_file_is_not_believed() {
+fn the_index_of_another_file_is_not_used() {
     let folder = tempfile::tempdir().unwrap();
     let (packets, others) = (traffic(0, 500), traffic(7, 500));
     let path = recorded(folder.path(), "a.pcapng", &packets);
@@ -74,11 +74,11 @@ fn the_index_of_another_file_is_not_believed() {
 }
 
 #[test]
-fn a_file_that_was_written_to_has_no_index_any_more() {
+fn a_modified_file_has_no_valid_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut packets = traffic(0, 3000);
     let path = recorded(folder.path(), "s.pcap", &packets);
-    // In the midst of the file, where no fingerprint is taken: another host.
+    // A byte in the middle of the file, which the fingerprint does not cover: another host address.
     let mut bytes = fs::read(&path).unwrap();
     let place = 24 + 1500 * (16 + packets[0].data.len());
     bytes[place + 16 + 29] = 200;
@@ -110,7 +110,7 @@ fn inconsistent_index_numbers_are_reported_while_reading() {
     let packets = traffic(0, 2000);
     let path = recorded(folder.path(), "s.pcapng", &packets);
     let other = recorded(folder.path(), "t.pcapng", &traffic(1, 2000));
-    // As of a file with the same beginning, end and length; no checksum can tell.
+    // A file with the same beginning, end and length, so no fingerprint differs.
     let mut query = query("");
     let planned = plan(from_ref(&path), &mut query, &mut |_| true).unwrap();
     let mut bytes = fs::read(&other).unwrap();
@@ -157,7 +157,7 @@ fn a_removed_file_is_reported_and_the_others_are_searched() {
 }
 
 #[test]
-fn a_file_that_is_being_written_is_read_as_far_as_it_goes() {
+fn a_file_being_written_is_read_up_to_its_last_packet() {
     let folder = tempfile::tempdir().unwrap();
     let packets = traffic(0, 1000);
     let part = folder.path().join("s.pcapng.zst.part");
@@ -173,7 +173,7 @@ fn a_file_that_is_being_written_is_read_as_far_as_it_goes() {
         (plan.segments[0].without.clone(), plan.faulty, outcome.faulty),
         (Some(Without::Missing), 0, 0)
     );
-    // It is complete between the look and the reading.
+    // The file is completed after it was listed and before it is read.
     fs::rename(&part, folder.path().join("s.pcapng.zst")).unwrap();
     assert_eq!(find(&listed, query("")).0, found);
 }
@@ -198,7 +198,7 @@ fn several_processes_write_the_same_index_one_after_the_other() {
     let folder = tempfile::tempdir().unwrap();
     let path = recorded(folder.path(), "s.pcapng.zst", &traffic(0, 500));
     let index = load(&path).unwrap();
-    // Locks belong to open files, so threads exclude each other as processes do.
+    // Locks belong to open file descriptions, so threads exclude each other like processes.
     std::thread::scope(|scope| {
         for _ in 0..WRITERS {
             scope.spawn(|| {
@@ -213,7 +213,7 @@ fn several_processes_write_the_same_index_one_after_the_other() {
 }
 
 #[test]
-fn what_a_killed_process_left_of_an_index_is_replaced() {
+fn a_partial_index_of_a_killed_process_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let path = recorded(folder.path(), "s.pcapng", &traffic(0, 100));
     let index = load(&path).unwrap();

@@ -1,4 +1,4 @@
-//! Another engine reads the index as its documentation says: DuckDB, by Python.
+//! DuckDB, used from Python, reads the index as documented.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,9 +12,9 @@ use wirecap_testbed::skip;
 
 use crate::files::{ip_packet, write_segment};
 
-/// Where `make deps-test` puts the module.
+/// The directory in which `make deps-test` installs the module.
 const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/tools/duckdb");
-/// Runs the query that comes on standard input, and prints a line per row with tabs between the columns.
+/// Runs the query from standard input. Prints one line per row, with tabs between the columns.
 const RUN: &str = "
 import sys, duckdb
 for row in duckdb.sql(sys.stdin.read()).fetchall():
@@ -38,7 +38,7 @@ fn query(folder: &Path, sql: &str) -> Vec<Vec<String>> {
     said.lines().map(|line| line.split('\t').map(str::to_owned).collect()).collect()
 }
 
-/// The rows of the table of columns in the documentation: names and types.
+/// The rows of the documentation's table of columns: names and types.
 fn documented_columns(page: &str) -> Vec<(String, &str)> {
     let table = page.split("| column | type | content |").nth(1).unwrap().split("\n\n").next().unwrap();
     let mut columns = Vec::new();
@@ -59,7 +59,7 @@ fn duckdb_reads_the_index_as_documented() {
     }
     let recording = folder.path().join("rec");
     fs::create_dir(&recording).unwrap();
-    // Of TCP: by source, destination and destination port.
+    // TCP packets by source, destination and destination port.
     let mut expected: BTreeMap<(String, String, u16), (u64, u64)> = BTreeMap::new();
     let mut total = 0;
     for file in 0..3_u64 {
@@ -82,7 +82,7 @@ fn duckdb_reads_the_index_as_documented() {
         assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
     }
     let page = include_str!("../../../../docs/index.md");
-    // The query of the documentation, as it is there.
+    // The query in the documentation, unchanged.
     let documented = page.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
     let mut largest: Vec<_> = expected.into_iter().collect();
     largest.sort_by_key(|(_, (_, bytes))| u64::MAX - bytes);
@@ -115,7 +115,7 @@ fn duckdb_reads_the_index_as_documented() {
     for (row, (name, kind)) in described.iter().zip(columns) {
         assert!(row[0] == name && of_duckdb(kind).contains(&&*row[1]), "{row:?}: {name} {kind}");
     }
-    // What is in lists and beside the rows.
+    // The contents of lists, and the metadata outside of rows.
     let places = "SELECT sum(piece.packets), count(DISTINCT piece.offset) FROM \
                   (SELECT unnest(pieces) AS piece FROM read_parquet('rec/s1*.flows.parquet'))";
     let [counted] = &query(folder.path(), places)[..] else { panic!("one row") };

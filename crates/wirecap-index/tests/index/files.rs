@@ -1,4 +1,4 @@
-//! Segments as a recording writes them: a frame of Zstandard or a page of bytes, then the next.
+//! Segments as a recording writes them: a sequence of Zstandard frames, or of pages.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,8 @@ pub(crate) fn head(format: Format, link_type: LinkType) -> Vec<u8> {
     writer.finish().unwrap().into_inner()
 }
 
-/// The packets as a segment that is compressed by pages of so many bytes if its name ends with .zst or .gz.
+/// Writes the packets as a segment, which is compressed in pages of this many bytes if its name ends with
+/// .zst or .gz.
 pub(crate) fn write_segment<'a>(
     path: &Path,
     packets: impl IntoIterator<Item = &'a Packet>,
@@ -70,7 +71,7 @@ pub(crate) fn write_segment<'a>(
     fs::write(path, file).unwrap();
 }
 
-/// All packets of a file, as far as it can be read.
+/// All packets of a file up to its end or the first error.
 pub(crate) fn packets_of(path: &Path) -> Vec<Packet> {
     let mut packets = Vec::new();
     let Ok(mut reader) = Reader::open(path) else { return packets };
@@ -81,7 +82,7 @@ pub(crate) fn packets_of(path: &Path) -> Vec<Packet> {
     packets
 }
 
-/// What is found, and what was planned and read for it.
+/// Searches segments. Returns the packets found, the plan, and what was read.
 pub(crate) fn find(segments: &[PathBuf], mut query: Query) -> (Vec<Packet>, Plan, Outcome) {
     let plan = plan(segments, &mut query, &mut |_| true).unwrap();
     let mut found = Vec::new();
@@ -99,7 +100,7 @@ pub(crate) fn query(expression: &str) -> Query {
     Query::new(filter, None, None, None)
 }
 
-/// A UDP or TCP packet between two hosts of 10.0/16, with this many bytes behind its headers.
+/// A UDP or TCP packet between two hosts of 10.0/16, with this many payload bytes.
 pub(crate) fn ip_packet(
     nanos: u64,
     source: (u16, u16),

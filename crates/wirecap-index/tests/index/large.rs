@@ -1,5 +1,5 @@
-//! A recording that is much larger than what is looked for in it. `WIRECAP_RECORDING_GB=50` makes it as large as that, before it is
-//! compressed.
+//! A search in a recording that is much larger than its result. `WIRECAP_RECORDING_GB=50` sets the
+//! recording's size before compression.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,18 +10,18 @@ use wirecap_savefile::LinkType;
 
 use crate::files::{Packet, find, ip_packet, query, write_segment};
 
-/// Bytes of a segment before it is compressed.
+/// Size of a segment before compression.
 const SEGMENT_BYTES: u64 = 96 << 20;
 const PACKETS: u64 = 80_000;
 
-/// A segment of so many flows; one of them, which is in every tenth segment, talks to host 10.0.255.1.
+/// A segment with many flows. In every tenth segment, one flow is from host 10.0.255.1.
 fn traffic(number: u64, packets: u64) -> Vec<Packet> {
     let wanted = number % 10 == 3;
     (0..packets)
         .map(|place| {
             let nanos = 1_700_000_000_000_000_000 + (number * packets + place) * 100_000;
             let mixed = (number * packets + place).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
-            // Flows last for a while.
+            // The set of flows changes every 4,000 packets.
             let flow = (place / 4000) * 500 + mixed % 500;
             let host = (flow.wrapping_mul(0x2545_f491) >> 8) as u16 % 60_000;
             match wanted && place % 1000 < 3 && place < packets / 8 {
@@ -67,7 +67,7 @@ fn one_flow_is_found_in_a_large_recording_without_reading_it() {
     assert_eq!(found.len() as u64, wanted * (packets / 8).div_ceil(1000) * 3);
     assert!(outcome.read_bytes as f64 <= 1.2 * outcome.matching_bytes as f64, "{outcome:?}");
     assert!(outcome.read_bytes * 20 < stored, "{outcome:?} of {stored}");
-    // All of it, in the cheapest way: its packets are read, and looked at by the same filter.
+    // The fastest search without an index: read all packets, and apply the same filter.
     let begun = Instant::now();
     let mut matched = 0;
     let filter =
@@ -90,6 +90,6 @@ fn one_flow_is_found_in_a_large_recording_without_reading_it() {
         outcome.read_bytes,
         ratio,
     );
-    // What the documentation promises of a release build; a small recording is read too quickly for that.
+    // The documented ratio holds for a release build; a small recording is read too quickly to measure it.
     assert!(gigabytes < 20.0 || cfg!(debug_assertions) || ratio >= 50.0, "{ratio:.0} times");
 }

@@ -1,4 +1,5 @@
-//! An index lists exactly the packets of its segment: against flows that the generator of the traffic knows.
+//! An index contains exactly the packets of its segment: compared with the flows known to the traffic
+//! generator.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use crate::files::{find, ip_packet, query, write_segment};
 
 const NAMES: [&str; 4] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcap.gz"];
 
-/// Of a flow and a slice: packets, bytes, first and last time, TCP flags.
+/// Sums of a flow in a time slice: packets, bytes, first and last time, TCP flags.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Sums {
     packets: u64,
@@ -85,7 +86,7 @@ proptest! {
         prop_assert_eq!(in_pieces, counted);
         write(&path, &index).unwrap();
         prop_assert_eq!(&load(&path).unwrap(), &index);
-        // What is found by the index is what is there.
+        // A search with the index returns the packets of the file.
         let (found, plan, outcome) = find(from_ref(&path), query(""));
         prop_assert!(plan.segments[0].without.is_none());
         prop_assert_eq!(&found, &packets);

@@ -1,8 +1,9 @@
-//! The index against the packets themselves, against tcpdump, and against files that are not what they were.
+//! The index, compared with the packets themselves, with tcpdump, and after the files were changed.
 
 mod damage;
 mod duckdb;
 mod files;
+mod interfaces;
 mod large;
 mod lists;
 mod traces;

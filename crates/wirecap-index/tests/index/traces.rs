@@ -1,4 +1,4 @@
-//! What is found is what tcpdump finds, for hundreds of expressions over other people's packets.
+//! A search finds the same packets as tcpdump, for hundreds of expressions and traces of other programs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use wirecap_testbed::traces;
 
 use crate::files::{Packet, find, head, packets_of, query, write_segment};
 
-/// Traces whose packets are all of this link type.
+/// Traces in which all packets have this link type.
 fn traces_of(link_type: LinkType) -> Vec<PathBuf> {
     let is_one = |path: &PathBuf| {
         let Ok(mut reader) = Reader::open(path) else { return false };
@@ -24,7 +24,7 @@ fn traces_of(link_type: LinkType) -> Vec<PathBuf> {
     traces().into_iter().filter(is_one).collect()
 }
 
-/// What `tcpdump -r` chooses of a file.
+/// The packets of a file that `tcpdump -r` selects.
 fn tcpdump(file: &Path, expression: &str, into: &Path) -> Vec<Packet> {
     let output = Command::new("tcpdump")
         .args(["--nano", "-r"])
@@ -38,14 +38,15 @@ fn tcpdump(file: &Path, expression: &str, into: &Path) -> Vec<Packet> {
     packets_of(into)
 }
 
-/// An expression, and whether the columns of the index tell all that it asks.
+/// An expression, and whether the columns of the index suffice to decide it.
 struct Asked {
     kind: usize,
     text: String,
     is_of_columns: bool,
 }
 
-/// So many different expressions over what is in the packets: most are about flows, and some about what no index knows.
+/// This many different expressions about the packets in the segments. Most are about flows, and some about
+/// data that no index has.
 fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
     let rows: Vec<Row> = segments.iter().flat_map(|segment| load(segment).unwrap().rows().to_vec()).collect();
     let flows: Vec<_> = rows
@@ -59,7 +60,7 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
     };
     let mut expressions: Vec<Asked> = Vec::new();
     while expressions.len() < count {
-        // Two of the same packets, and two of others.
+        // Addresses and a port of one flow, and an address and a port of another.
         let (a, b, (port, _)) = flows[below(flows.len())];
         let (c, _, (_, other)) = flows[below(flows.len())];
         let net = match a {
@@ -108,11 +109,12 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
                 .to_owned(),
             36 => format!("udp[8:2] = {} or tcp[((tcp[12] & 0xf0) >> 2):1] = {}", below(65536), below(256)),
             37 => format!("host {a} and ip[2:2] > {}", below(1500)),
-            // Behind `vlan` libpcap looks four bytes further, also in packets without a tag: at no column.
+            // After `vlan`, libpcap adds four to all offsets, also for packets without a tag, so no column
+            // applies.
             _ => format!("vlan {} or port {port}", below(200)),
         };
         let is_new = expressions.iter().all(|known| known.text != text);
-        // Of some libpcap knows that no packet can be so.
+        // libpcap rejects expressions that no packet can match.
         if is_new && Filter::compile(&text, LinkType::ETHERNET, 0).is_ok() {
             expressions.push(Asked { kind, text, is_of_columns: kind < 33 });
         }
@@ -121,7 +123,7 @@ fn expressions(segments: &[PathBuf], count: usize) -> Vec<Asked> {
 }
 
 #[test]
-fn every_trace_is_listed_and_found_whole() {
+fn every_packet_of_every_trace_is_listed_and_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut copies = Vec::new();
     let mut all = Vec::new();
@@ -142,7 +144,7 @@ fn every_trace_is_listed_and_found_whole() {
             write(&copy, &built.index).unwrap();
             assert_eq!(load(&copy).unwrap(), built.index);
         }
-        // The order in which they are found: by time, then by file, then as they stand there.
+        // The order of a search's result: by time, then by file, then by position.
         all.extend(
             packets
                 .into_iter()
@@ -165,7 +167,7 @@ fn find_selects_the_same_packets_as_tcpdump() {
     }
     let count = std::env::var("WIRECAP_EXPRESSIONS").map_or(40, |count| count.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
-    // A recording in twelve files, of frames that are small, so that there are many.
+    // A recording of twelve files with short frames, to have many packets.
     let mut packets: Vec<Packet> = files.iter().flat_map(|file| packets_of(file)).collect();
     packets.retain(|packet| packet.nanos < 4_000_000_000_000_000_000);
     let mut segments = Vec::new();
@@ -180,7 +182,8 @@ fn find_selects_the_same_packets_as_tcpdump() {
     let (all, chosen) = (folder.path().join("all.pcap"), folder.path().join("chosen.pcap"));
     write_segment(&all, &packets, LinkType::ETHERNET, usize::MAX);
     assert!(head(wirecap_savefile::Format::Pcap, LinkType::ETHERNET).len() == 24);
-    // Of all expressions, of those of the columns, and of each kind: bytes that were read, and those of pieces with matches.
+    // For all expressions, for those on columns, and for each kind: bytes read, and bytes of pieces with
+    // matches.
     let mut sums: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
     let mut kinds: BTreeMap<usize, (u64, u64, String)> = BTreeMap::new();
     let (mut found_packets, mut with_packets) = (0, 0);
