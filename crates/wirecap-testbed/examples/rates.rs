@@ -1,6 +1,6 @@
-//! Measures the senders' rates on this machine, to a receiver that drops everything.
+//! Measures the rates of the senders on this machine. The receiver drops all frames.
 //!
-//! Run it alone: `cargo run --release -p wirecap-testbed --example rates`
+//! Run it on an otherwise idle machine: `cargo run --release -p wirecap-testbed --example rates`
 
 use std::error::Error;
 

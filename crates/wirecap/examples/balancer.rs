@@ -1,14 +1,14 @@
-//! A load balancer: distributes the packets of one interface over several others by flow, both directions of a
-//! connection to the same one, and sends packets from those back.
+//! A load balancer. It distributes the packets of the front interface over the back interfaces by flow, and sends
+//! packets from the back interfaces to the front. Both directions of a connection use the same back interface.
 //!
-//! `balancer FRONT BACK...`, interfaces; Ctrl-C ends it.
+//! `balancer FRONT BACK...`: FRONT and BACK are interfaces. Ctrl-C ends it.
 
 use std::error::Error;
 use std::thread;
 
 use wirecap::{Capture, CaptureBuilder, CaptureError, OpenError, Port, TxQueue, Worker, flow_hash};
 
-/// Opens all interfaces, the front first.
+/// Opens all interfaces. The front interface is the first.
 pub(crate) fn open(front: &str, backs: &[impl AsRef<str>]) -> Result<Capture, OpenError> {
     let add = |builder: CaptureBuilder, back: &str| builder.and(back);
     backs.iter().map(AsRef::as_ref).fold(Capture::on(front), add).forwarding().open()
@@ -41,7 +41,7 @@ fn take_chunks(worker: &mut Worker, front: &mut Port, backs: &mut [Port]) -> Res
             continue;
         }
         for packet in chunk.drain() {
-            // The hash's high bits, so that a machine after this one may use the low bits.
+            // Uses the high bits of the hash, so that the next machine can distribute by the low bits.
             let back = (u64::from(flow_hash(packet.data())) * count) >> 32;
             backs[back as usize].send(packet);
         }

@@ -1,6 +1,6 @@
-//! A firewall as a bump in the wire: hosts inside may begin conversations, hosts outside may only answer.
+//! A firewall as a bump in the wire: inside hosts may start conversations, outside hosts may only answer.
 //!
-//! `firewall INSIDE OUTSIDE`, two interfaces; Ctrl-C ends it.
+//! `firewall INSIDE OUTSIDE`: two interfaces. Ctrl-C ends it.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -13,63 +13,112 @@ use wirecap::{Capture, CaptureError, OpenError, Worker};
 
 /// Idle time after which a conversation is over.
 const SILENCE: Duration = Duration::from_secs(120);
-/// Maximum number of conversations.
+/// Maximum number of conversations. While there are as many, packets that would begin another are refused.
 const CONVERSATIONS_MAX: usize = 1 << 20;
+/// Time between searches for conversations that are over, each of which reads the whole table.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A conversation of TCP or UDP: protocol, and both ends in their own order.
+/// A TCP or UDP conversation: protocol, and both endpoints in ascending order, which is the same in both directions.
 type Conversation = (u8, (IpAddr, u16), (IpAddr, u16));
 
-/// What the firewall knows.
+/// What decides about a packet.
+enum Kind {
+    /// TCP or UDP.
+    Conversation(Conversation),
+    /// ARP, ICMP, neighbour discovery, multicast listener discovery; a later fragment, which is of no use without the
+    /// first.
+    Service,
+    /// Other packets, also those with a VLAN tag, or an IPv6 extension header other than hop-by-hop options.
+    Other,
+}
+
+/// The state of the firewall.
 #[derive(Debug, Default)]
 pub(crate) struct Firewall {
-    /// Time of the last packet from the inside.
+    /// The known conversations, each with the time of its last packet from inside.
     conversations: HashMap<Conversation, Instant>,
-    /// Unsolicited packets from outside.
+    /// The last search for conversations that are over.
+    searched: Option<Instant>,
+    /// Packets that did not pass.
     pub(crate) refused: u64,
 }
 
 impl Firewall {
-    /// Whether a packet may pass. Packets other than TCP and UDP may: ARP, neighbour discovery, ping.
     fn lets_pass(&mut self, frame: &[u8], from_inside: bool, now: Instant) -> bool {
-        let Some(conversation) = conversation(frame) else { return true };
-        let is_known = match self.conversations.get(&conversation) {
-            Some(last) => now - *last < SILENCE,
-            None => false,
-        };
-        if from_inside {
-            if !is_known && self.conversations.len() >= CONVERSATIONS_MAX {
-                self.conversations.retain(|_, last| now - *last < SILENCE);
+        let passes = match kind(frame) {
+            Kind::Service => true,
+            Kind::Other => from_inside,
+            Kind::Conversation(conversation) if from_inside => self.remember(conversation, now),
+            Kind::Conversation(conversation) => {
+                self.conversations.get(&conversation).is_some_and(|last| now - *last < SILENCE)
             }
-            self.conversations.insert(conversation, now);
-        }
-        let passes = from_inside || is_known;
+        };
         self.refused += u64::from(!passes);
         passes
     }
+
+    /// Notes a packet from inside. Returns false if there are too many conversations.
+    fn remember(&mut self, conversation: Conversation, now: Instant) -> bool {
+        let is_full = self.conversations.len() >= CONVERSATIONS_MAX;
+        if is_full && self.searched.is_none_or(|searched| now - searched >= SEARCH_INTERVAL) {
+            self.conversations.retain(|_, last| now - *last < SILENCE);
+            self.searched = Some(now);
+        }
+        let is_full = self.conversations.len() >= CONVERSATIONS_MAX;
+        match self.conversations.get_mut(&conversation) {
+            Some(last) => *last = now,
+            None if is_full => return false,
+            None => drop(self.conversations.insert(conversation, now)),
+        }
+        true
+    }
 }
 
-/// The conversation of an Ethernet frame.
-fn conversation(frame: &[u8]) -> Option<Conversation> {
+fn kind(frame: &[u8]) -> Kind {
+    const ARP: &[u8] = &[0x08, 0x06];
+    match frame.get(12..14) {
+        Some(ARP) => Kind::Service,
+        _ => kind_of_ip(frame).unwrap_or(Kind::Other),
+    }
+}
+
+/// Returns `None` if the frame is not IP, or is truncated.
+fn kind_of_ip(frame: &[u8]) -> Option<Kind> {
     let packet = frame.get(14..)?;
     let (protocol, source, destination, segment): (_, IpAddr, IpAddr, _) = match frame.get(12..14)? {
         [0x08, 0x00] => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<4>()?));
             let header_bytes = usize::from(packet.first()? & 0x0f) * 4;
+            let fragment_offset = u16::from_be_bytes(*packet.get(6..)?.first_chunk()?) & 0x1fff;
+            if fragment_offset != 0 {
+                return Some(Kind::Service);
+            }
             (*packet.get(9)?, address(12)?, address(16)?, packet.get(header_bytes..)?)
         }
         [0x86, 0xdd] => {
             let address = |at: usize| Some(IpAddr::from(*packet.get(at..)?.first_chunk::<16>()?));
-            (*packet.get(6)?, address(8)?, address(24)?, packet.get(40..)?)
+            let (mut protocol, mut segment) = (*packet.get(6)?, packet.get(40..)?);
+            // Every multicast listener report is behind hop-by-hop options (RFC 3810, section 5).
+            if protocol == 0 {
+                let options_bytes = (usize::from(*segment.get(1)?) + 1) * 8;
+                (protocol, segment) = (*segment.first()?, segment.get(options_bytes..)?);
+            }
+            (protocol, address(8)?, address(24)?, segment)
         }
         _ => return None,
     };
     let port = |at: usize| Some(u16::from_be_bytes(*segment.get(at..)?.first_chunk()?));
-    let (one, other) = ((source, port(0)?), (destination, port(2)?));
-    // The same for both directions.
-    matches!(protocol, 6 | 17).then(|| (protocol, one.min(other), one.max(other)))
+    Some(match protocol {
+        1 | 58 => Kind::Service,
+        6 | 17 => {
+            let (one, other) = ((source, port(0)?), (destination, port(2)?));
+            Kind::Conversation((protocol, one.min(other), one.max(other)))
+        }
+        _ => Kind::Other,
+    })
 }
 
-/// Opens both interfaces, the inner one first.
+/// Opens both interfaces. The inside interface is the first.
 pub(crate) fn open(inside: &str, outside: &str) -> Result<Capture, OpenError> {
     Capture::on(inside).and(outside).forwarding().open()
 }
@@ -86,7 +135,7 @@ pub(crate) fn run(capture: &Capture, firewall: &Mutex<Firewall>) -> Result<(), B
 
 fn forward(mut worker: Worker, capture: &Capture, firewall: &Mutex<Firewall>) -> Result<(), CaptureError> {
     let names = [&capture.interfaces()[1], &capture.interfaces()[0]].map(|to| &to.device.name);
-    // Where the packets of each interface go.
+    // The output port of each interface's packets.
     let mut ports = names.map(|name| capture.port(name).expect("the capture forwards"));
     while let Some(mut chunk) = worker.next_chunk()? {
         let from_inside = chunk.interface_index() == 0;
@@ -97,7 +146,7 @@ fn forward(mut worker: Worker, capture: &Capture, firewall: &Mutex<Firewall>) ->
         for packet in chunk.drain() {
             if firewall.lets_pass(packet.data(), from_inside, now) {
                 port.send(packet);
-            } // else it is dropped, and its cell recycled
+            } // Otherwise the packet is dropped and its cell is recycled.
         }
         drop(firewall);
         port.flush();
@@ -117,6 +166,6 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     run(&capture, &firewall)?;
     println!("{}", capture.close());
     let firewall = firewall.into_inner()?;
-    println!("{} packets from outside were refused", firewall.refused);
+    println!("{} packets were refused", firewall.refused);
     Ok(())
 }

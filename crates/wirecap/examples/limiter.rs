@@ -1,7 +1,7 @@
-//! A rate limiter as a bump in the wire: each direction may use this many bits per second; packets beyond that
-//! are dropped.
+//! A rate limiter as a bump in the wire. It limits each direction to a number of bits per second and drops the packets
+//! that exceed it.
 //!
-//! `limiter A B MBIT`, two interfaces and a rate; Ctrl-C ends it.
+//! `limiter A B MBIT`: two interfaces and the rate in Mbit/s. Ctrl-C ends it.
 
 use std::error::Error;
 use std::sync::Mutex;
@@ -10,20 +10,20 @@ use std::time::Instant;
 
 use wirecap::{Capture, CaptureError, OpenError, Worker};
 
-/// A token bucket, which fills at the allowed rate, and from which every packet takes its length.
+/// A token bucket, in bytes. It fills at the allowed rate; each forwarded packet removes its length.
 #[derive(Debug)]
 pub(crate) struct Bucket {
     bytes_per_second: f64,
-    /// Its capacity: the maximum length of a burst.
+    /// The maximum length of a burst.
     capacity_bytes: f64,
     bytes: f64,
     filled: Instant,
-    /// Packets for which it had too few bytes.
+    /// Packets that were dropped because the bucket had too few bytes.
     pub(crate) dropped: u64,
 }
 
 impl Bucket {
-    /// A full one.
+    /// A full bucket.
     pub(crate) fn new(bits_per_second: f64, capacity_bytes: u32) -> Self {
         let capacity_bytes = capacity_bytes.into();
         let bytes_per_second = bits_per_second / 8.0;
@@ -66,7 +66,7 @@ pub(crate) fn run(
 
 fn forward(mut worker: Worker, capture: &Capture, buckets: &[Mutex<Bucket>; 2]) -> Result<(), CaptureError> {
     let names = [&capture.interfaces()[1], &capture.interfaces()[0]].map(|to| &to.device.name);
-    // Where the packets of each interface go.
+    // The output port of each interface's packets.
     let mut ports = names.map(|name| capture.port(name).expect("the capture forwards"));
     while let Some(mut chunk) = worker.next_chunk()? {
         let (port, bucket) = (&mut ports[chunk.interface_index()], &buckets[chunk.interface_index()]);
@@ -76,7 +76,7 @@ fn forward(mut worker: Worker, capture: &Capture, buckets: &[Mutex<Bucket>; 2]) 
         for packet in chunk.drain() {
             if bucket.lets_pass(packet.len()) {
                 port.send(packet);
-            } // else it is dropped, and its cell recycled
+            } // Otherwise the packet is dropped and its cell is recycled.
         }
         drop(bucket);
         port.flush();
@@ -93,13 +93,13 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let stopper = capture.stopper();
     let mut signals = signal_hook::iterator::Signals::new([signal_hook::consts::SIGINT])?;
     thread::spawn(move || signals.forever().for_each(|_| stopper.stop()));
-    // Ten milliseconds' worth, and room for a few long packets at least.
+    // 10 ms at the allowed rate, but at least enough for a few long packets.
     let capacity_bytes = (bits_per_second / 800.0).max(20_000.0) as u32;
     let buckets = [(); 2].map(|()| Mutex::new(Bucket::new(bits_per_second, capacity_bytes)));
     run(&capture, &buckets)?;
     println!("{}", capture.close());
     for (bucket, name) in buckets.into_iter().zip([a, b]) {
-        println!("{} packets from {name} were too many", bucket.into_inner()?.dropped);
+        println!("{} packets from {name} exceeded the rate", bucket.into_inner()?.dropped);
     }
     Ok(())
 }

@@ -99,9 +99,17 @@ fn the_firewall_rejects_unsolicited_packets() {
         assert_eq!(inside.recv_from(&mut text).unwrap().0, 6);
         stranger.send_to(b"spam", (bed.left.ipv4, 1000)).unwrap();
         outside.send_to(b"wrong door", (bed.left.ipv4, 1001)).unwrap();
+        // With a VLAN tag, a packet belongs to no conversation: it passes from inside only.
+        let mut tagged = [0_u8; 60];
+        tagged[..6].fill(0xff);
+        tagged[6] = 2;
+        tagged[12..18].copy_from_slice(&[0x81, 0, 0, 5, 8, 0]);
+        for end in [&bed.left, &bed.right] {
+            PacketSender::on(&end.interface).unwrap().send(&tagged).unwrap();
+        }
     });
     let refused = firewall.into_inner().unwrap().refused;
-    assert_eq!(refused, 5, "{ledger}");
+    assert_eq!(refused, 6, "{ledger}");
     check_books(&ledger, refused);
 }
 
