@@ -1,4 +1,4 @@
-//! `wirecap archive` runs another program.
+//! `wirecap archive` executes a separate program.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

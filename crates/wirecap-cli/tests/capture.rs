@@ -1,4 +1,4 @@
-//! `wirecap capture` and `wirecap count` on real veth pairs, their files read by tcpdump and tshark.
+//! `wirecap capture` and `wirecap count` on real veth pairs; tcpdump and tshark read the files.
 
 mod recording;
 
@@ -16,7 +16,8 @@ use wirecap_testbed::{
     AfXdpSender, Load, PacketSender, Stamp, Traffic, VethPair, loss_lock, pass_program, privileged,
 };
 
-/// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
+/// Options for a pool that has room for all packets of a test, so that the result does not depend on the
+/// machine's speed.
 const DEEP: [&str; 4] = ["-M", "64", "-R", "512"];
 
 fn savefile(directory: &TempDir, name: &str) -> String {
@@ -148,19 +149,20 @@ fn a_pipe_gets_the_packets_and_may_be_closed() {
     running.wait_for("capturing");
     bed.generator().send(&[Load::new(0, 5000).per_second(2500)]).unwrap();
     let finished = running.finish();
-    // The reader has not seen them all.
+    // The reader has not read all packets.
     assert!(finished.stderr.contains("status 1"), "{}", finished.stderr);
     assert!(finished.stderr.contains("not recorded"), "{}", finished.stderr);
 }
 
 #[test]
-fn a_full_disk_ends_the_capture_with_an_error_and_a_whole_file() {
+fn a_full_disk_ends_the_capture_with_an_error_and_whole_packets() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
-    // The mount is private to the shell and goes with it, so the file is copied out of it first.
+    // The mount is private to the shell and is removed when the shell ends, so the shell copies the file out
+    // of it first.
     let (disk, kept) = (savefile(&directory, "disk"), savefile(&directory, "kept"));
     let script = format!(
         "mkdir {disk} && mount -t tmpfs -o size=1M full {disk} && \
@@ -181,8 +183,8 @@ fn a_full_disk_ends_the_capture_with_an_error_and_a_whole_file() {
     assert!(whole && !lines.is_empty());
 }
 
-/// How many packets a savefile has, and whether it ends within another one: a write of a process that is killed
-/// may be broken off between two pages. Nothing else may be wrong with it.
+/// The number of complete packets in a savefile, and whether it ends within another packet: a kill may
+/// interrupt a write between two memory pages. The file may have no other fault.
 fn complete_packets(file: &str) -> (usize, bool) {
     let mut reader = Reader::open(file).unwrap();
     let mut packets = 0;
@@ -212,12 +214,12 @@ fn a_killed_capture_leaves_nothing_behind_but_a_file_that_reads_to_its_last_pack
     for moment in 0..10u64 {
         let file = savefile(&directory, &format!("killed{moment}"));
         let running = bed.capture(&capture("a1", &file, &[]));
-        // Moments that differ from run to run, within half a second.
+        // Moments within half a second that differ from run to run.
         let pause = u64::from(std::process::id()) * 7919 + moment * 104_729;
         thread::sleep(Duration::from_millis(pause % 500));
         running.signal(Signal::KILL);
         running.finish();
-        // No program is left: another one can be attached at once.
+        // No program is left: another one can be attached immediately.
         drop(bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap());
         if fs::metadata(&file).is_ok_and(|metadata| metadata.len() > 0) {
             let (lines, whole) = tcpdump(Path::new(&file), &[]);
@@ -400,7 +402,7 @@ fn missing_privileges_are_named() {
     let capabilities = ["--inh-caps=+net_raw,+net_admin,+bpf", "--ambient-caps=+net_raw,+net_admin,+bpf"];
     setpriv(&capabilities, &["count", "-i", "a1"])
         .assert_refused(1, &["locked memory", "CAP_IPC_LOCK", "ulimit"]);
-    // What fits the limit works without being root.
+    // A pool within the memory limit works without root.
     let finished = setpriv(&capabilities, &["count", "-i", "a1", "-R", "4", "--duration", "200ms"]);
     finished.assert_success();
 }
@@ -491,9 +493,9 @@ fn handle_applies_its_filter_to_every_packet() {
     refused.assert_refused(1, &["nonsense"]);
 }
 
-/// The pool's cells and 24 bytes for each are what a capture takes, and 32 MiB at most beside them.
+/// A capture uses the memory of the pool's cells, 24 bytes per cell, and at most 32 MiB more.
 #[test]
-fn memory_is_bounded_by_the_pools_whatever_arrives() {
+fn memory_is_bounded_by_the_pools_under_any_load() {
     if !privileged() {
         return;
     }
@@ -504,7 +506,7 @@ fn memory_is_bounded_by_the_pools_whatever_arrives() {
     let pool = ["-i", "a1", "-M", "256", "-R", "256", "--json"];
     for command in [&["count"][..], &["capture", "-w", &file]] {
         let running = bed.capture(&[command, &pool[..]].concat());
-        // Three times what a ring can hold, as fast as it goes: every cell is used.
+        // Three times the capacity of a ring, at full speed: every cell is used.
         bed.generator().send(&[Load::new(0, 200_000), Load::new(1, 200_000)]).unwrap();
         thread::sleep(Duration::from_millis(300));
         let peak = running.peak_memory_bytes();
@@ -516,7 +518,7 @@ fn memory_is_bounded_by_the_pools_whatever_arrives() {
         let bound = 2 * 65_536 * (2048 + 24) + (32 << 20);
         println!("{command:?}: {peak} bytes of {bound}");
         assert!(peak <= bound, "{command:?} took {peak} bytes of {bound}");
-        // It is memory that was used, not memory that was spared by nothing having arrived.
+        // The memory was really used: enough packets arrived.
         assert!(peak >= 65_536 * 2048 / 4, "{command:?} took {peak} bytes only");
     }
 }

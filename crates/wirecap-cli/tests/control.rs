@@ -1,5 +1,5 @@
-//! A running capture is asked over its control socket: what it says agrees with the ledger to the packet, what it is told is done,
-//! and no client holds it up.
+//! Requests to a running capture over its control socket: answers agree with the ledger to the packet,
+//! requests are executed, and no client delays the capture.
 
 mod recording;
 
@@ -21,7 +21,7 @@ use rustix::termios::{Action, tcflow};
 use serde_json::{Value, json};
 use wirecap_testbed::{Load, privileged, wait_until};
 
-/// The end of a terminal where its user would read.
+/// The side of a terminal that its user reads from.
 struct Terminal(OwnedFd);
 
 impl Terminal {
@@ -32,27 +32,27 @@ impl Terminal {
         Self(user)
     }
 
-    /// The end where a program writes.
+    /// The side that a program writes to.
     fn of_program(&self) -> OwnedFd {
         ioctl_tiocgptpeer(&self.0, OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap()
     }
 
-    /// As Ctrl-S.
+    /// Stops output, like Ctrl-S.
     fn stop(&self) {
         tcflow(self.of_program(), Action::OOff).unwrap();
     }
 
-    /// Fills the space between both ends.
+    /// Fills the terminal's buffer.
     fn fill(&self) {
         let end = self.of_program();
         ioctl_fionbio(&end, true).unwrap();
         while rustix::io::write(&end, b"x").is_ok() {}
     }
 
-    /// Lets programs write until the last one has closed it.
+    /// Reads the output until the last program has closed the terminal.
     fn read_to_end(&self) {
         tcflow(self.of_program(), Action::OOn).unwrap();
-        // At the end reading is an error.
+        // At the end, a read fails.
         while rustix::io::read(&self.0, &mut [0; 4096]).is_ok_and(|count| count > 0) {}
     }
 }
@@ -66,7 +66,8 @@ fn a_terminal_that_is_stopped_or_not_read_does_not_delay_a_capture() {
         let desk = Desk::new(1);
         let terminal = Terminal::new();
         let file = desk.file("t.pcap");
-        // A line per second shows the progress. Packets do not fit the pool while a write to the terminal waits.
+        // One line per second reports the progress. While a write to the terminal waits, more packets arrive
+        // than fit the pool.
         let arguments =
             ["capture", "-i", "a1", "-M", "64", "-R", "8", "-w", &file, "--name", "rec", "--json"];
         let running = desk.bed.start_on(terminal.of_program(), &mut desk.command(WIRECAP, &arguments));
@@ -83,7 +84,7 @@ fn a_terminal_that_is_stopped_or_not_read_does_not_delay_a_capture() {
     }
 }
 
-/// The user who has no rights to anything.
+/// A user without privileges.
 const UNPRIVILEGED: u32 = 65534;
 
 #[test]
@@ -231,7 +232,7 @@ fn impossible_requests_are_rejected_and_stop_returns_the_exit_status_of_loss() {
 }
 
 #[test]
-fn a_name_of_a_live_capture_is_not_taken_and_one_of_a_dead_capture_is() {
+fn the_name_of_a_running_capture_is_rejected_and_that_of_a_killed_one_reused() {
     if !privileged() {
         return;
     }
@@ -310,7 +311,7 @@ fn another_user_sees_and_changes_nothing() {
         finished.assert_refused(1, &["Permission denied", "only its owner, its group and root"]);
         assert!(finished.stdout.is_empty(), "{arguments:?}: {finished:?}");
     }
-    // Nor can the socket be replaced, removed, or its lock be held.
+    // The user cannot replace, remove or lock the socket either.
     let directory = desk.path("");
     let script = format!(
         "cd {} && ! rm -f a1 && ! mv a1 b && ! touch c && ! flock -n .lock true && ! flock -n a1 true",
@@ -337,13 +338,13 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     }
     let desk = Desk::new(1);
     let file = desk.file("t.pcap");
-    // As many cells as packets: none is lost, however busy the machine is.
+    // There is a cell for each packet, so none is lost even on a busy machine.
     let arguments = ["capture", "-i", "a1", "-M", "64", "-R", "512", "-w", &file, "--json", "udp"];
     let running = desk.capture("a1", &arguments);
     let mut generator = desk.bed.generator();
     let run = generator.start(&[Load::new(0, 30_000).per_second(10_000)]).unwrap();
 
-    // Clients that ask and never read, until their sockets are full.
+    // Clients that send requests and never read, until their sockets are full.
     let mut stopped = Vec::new();
     for _ in 0..8 {
         let client = UnixStream::connect(desk.path("a1")).unwrap();
@@ -352,11 +353,11 @@ fn no_client_holds_up_the_capture_or_other_clients() {
         let _as_much_as_there_is_room_for = (&client).write(requests.as_bytes());
         stopped.push(client);
     }
-    // One that follows events and never reads, while there are many.
+    // A client that subscribes to events and never reads, while there are many events.
     let mut deaf = desk.client("a1");
     deaf.send("{\"command\":\"events\"}\n");
 
-    // A line that is sent in pieces is one, and one that never ends is none.
+    // A request sent in pieces is answered; a request that never ends is not.
     let mut slow = desk.client("a1");
     for piece in ["{\"comm", "and\": ", "\"status\"", "}\n"] {
         slow.send(piece);
@@ -366,7 +367,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     slow.send("{\"command\":");
     assert_eq!(desk.status("a1")["ok"], true);
 
-    // What is no request is refused, and the next one is answered.
+    // Invalid requests are rejected, and the next request is answered.
     let mut wrong = desk.client("a1");
     for line in
         ["status", "{}", "[]", "\"stop\"", "{\"command\":\"halt\"}", "{\"command\":\"stop\",\"x\":1}", "\0\0"]
@@ -378,12 +379,12 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     assert_eq!(wrong.read()["ok"], false);
     assert_eq!(wrong.ask(&json!({ "command": "status" }))["ok"], true);
 
-    // Many requests at once are answered one by one.
+    // Many requests sent at once are answered one by one.
     let mut eager = desk.client("a1");
     eager.send(&"{\"command\":\"status\"}\n".repeat(20));
     (0..20).for_each(|_| assert_eq!(eager.read()["ok"], true));
 
-    // A line without an end is not kept.
+    // A line without an end is not stored.
     let mut endless = desk.client("a1");
     let _closed_before_all_was_sent = endless.0.get_mut().write_all(&vec![b'x'; 1 << 20]);
     let mut answer = String::new();
@@ -391,7 +392,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
         assert!(answer.contains("longer than 65536 bytes"), "{answer}");
     }
 
-    // A thousand connections that say nothing: the next one is answered all the same.
+    // A thousand silent connections: the next one is answered nevertheless.
     let mut silent = Vec::new();
     for _ in 0..1_000 {
         silent.push(UnixStream::connect(desk.path("a1")).unwrap());

@@ -1,4 +1,4 @@
-//! `wirecap demo`: its verdict, and what it leaves behind however it ends: nothing.
+//! `wirecap demo`: its result, and that it leaves no kernel objects, no matter how it ends.
 
 mod common;
 
@@ -10,7 +10,7 @@ use common::{start, wirecap, wirecap_unprivileged};
 use wirecap_testbed::{Namespace, loss_lock, privileged};
 
 #[test]
-fn the_demo_balances_and_prints_its_story() {
+fn the_counts_of_the_demo_balance() {
     if !privileged() {
         return;
     }
@@ -22,7 +22,7 @@ fn the_demo_balances_and_prints_its_story() {
     assert_eq!(said("every packet came once, in the order of its ring: yes"), 1, "{}", demo.stdout);
     assert_eq!(said("exactly the packets beyond R x M were lost: yes"), 1, "{}", demo.stdout);
     assert_eq!(said("\x1b"), 0, "no terminal, no escape sequences");
-    // Both acts put the sender's count directly above the ledger's.
+    // Both parts print the sender's count directly above the ledger's.
     let lines: Vec<&str> = demo.stdout.lines().collect();
     let number = |line: &str| line.split_whitespace().next_back().unwrap().replace(',', "").parse::<u64>();
     let books = lines.windows(2).filter(|pair| pair[0].contains("by the counters of a0 itself"));
@@ -55,7 +55,7 @@ fn a_killed_demo_leaves_no_namespace_link_or_program() {
     if !privileged() {
         return;
     }
-    // At any time: while the test bed is built, and while packets are captured.
+    // The demo is killed while it builds the test bed, and while it captures packets.
     for after_ms in [Some(0), Some(30), Some(100), None] {
         let demo = start(&Namespace::new().unwrap(), &["demo"]);
         let belongings = match after_ms {

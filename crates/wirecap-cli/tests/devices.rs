@@ -1,4 +1,4 @@
-//! `wirecap devices` on interfaces made for it.
+//! `wirecap devices` on interfaces created for the test.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn the_table_has_a_row_and_a_reason_for_each_interface() {
 }
 
 #[test]
-fn anybody_may_look() {
+fn devices_needs_no_privileges() {
     if !privileged() {
         return;
     }

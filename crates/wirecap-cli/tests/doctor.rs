@@ -1,8 +1,8 @@
-//! `wirecap doctor`: a good host that was recorded, in which one value after the other is spoilt; faults planted on interfaces and
-//! processes; and every command that it prints, run where it can do no harm.
+//! `wirecap doctor`: a recorded good host in which single values are replaced by bad ones; real faults on
+//! interfaces and processes; and every command that it prints, executed where it can do no harm.
 //!
-//! Nothing of the machine is changed: commands run in a network namespace and a mount namespace of their own, where files of the
-//! record lie over those of /proc and /sys that are the machine's.
+//! The machine is not changed: commands run in separate network and mount namespaces, where files of the
+//! record are mounted over the machine's files in /proc and /sys.
 
 mod common;
 
@@ -22,20 +22,20 @@ fn good_host() -> Value {
     serde_json::from_str(GOOD_HOST).unwrap()
 }
 
-/// A fault: the check that finds it, how bad it is, and what makes a good host so.
+/// A fault: the check that reports it, its severity, and the change of a good host that causes it.
 struct Fault {
     check: &'static str,
     severity: &'static str,
     spoil: Vec<Spoil>,
 }
 
-/// A value in place of a good one.
+/// A bad value in place of a good one.
 enum Spoil {
-    /// The text of a file.
+    /// The contents of a file.
     File(String, &'static str),
-    /// Of the interface, by a JSON pointer.
+    /// A value of the interface, by a JSON pointer.
     Nic(&'static str, Value),
-    /// Of the host.
+    /// A value of the host, by a JSON pointer.
     Host(&'static str, Value),
 }
 
@@ -236,7 +236,7 @@ fn put(value: &mut Value, pointer: &str, new: Value) {
     *value.pointer_mut(pointer).unwrap_or_else(|| panic!("the record has no {pointer}")) = new;
 }
 
-/// Runs doctor on a record.
+/// Runs `doctor` on a record.
 fn judge(host: &Value, arguments: &[&str]) -> Finished {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("host.json");
@@ -313,7 +313,7 @@ fn unreadable_values_are_listed_as_unknown() {
 }
 
 #[test]
-fn the_worst_comes_first() {
+fn findings_are_ordered_by_severity() {
     let mut host = good_host();
     for fault in faults()
         .iter()
@@ -341,14 +341,14 @@ fn an_invalid_record_is_rejected() {
     judge(&good_host(), &["--fix"]).refused(2, &["--fix"]);
 }
 
-/// Namespaces in which commands may run: a veth named eth1, and files of a record over those of the machine.
+/// Namespaces for commands, with a veth named eth1, and files of a record mounted over those of the machine.
 struct World {
     namespace: Namespace,
     folder: tempfile::TempDir,
     pair: VethPair,
 }
 
-/// Folders that lie over the machine's. /etc is a copy.
+/// Directories that are mounted over the machine's. /etc is a copy.
 const LAID_OVER: &[&str] = &[
     "/proc/irq",
     "/proc/sys/net/core",
@@ -365,13 +365,13 @@ impl World {
         let folder = tempfile::tempdir().unwrap();
         let world = Self { namespace, folder, pair };
         world.lay(host);
-        // The C library and the kernel's maps of each processor need it.
+        // The C library and per-CPU maps of the kernel need this file.
         let possible = "/sys/devices/system/cpu/possible";
         fs::copy(possible, world.path(possible)).unwrap();
         world
     }
 
-    /// Writes the files of a record that lie over the machine's.
+    /// Writes the files of a record that are mounted over the machine's.
     fn lay(&self, host: &Value) {
         let texts =
             host["files"].as_object().unwrap().iter().filter_map(|(path, text)| Some((path, text.as_str()?)));
@@ -389,7 +389,7 @@ impl World {
         &self.pair.receiver
     }
 
-    /// Runs a script there.
+    /// Runs a script in the namespaces.
     fn run(&self, script: &str) -> Finished {
         let root = self.folder.path().display();
         let lay = |over: &&str| format!("mount --bind {root}{over} {over}\n");
@@ -413,7 +413,7 @@ impl World {
     }
 }
 
-/// What a machine may lack, and that is then said.
+/// Whether a command's tool is not installed, which the test then reports.
 fn is_missing(command: &str) -> bool {
     let word = command.split_whitespace().next().unwrap();
     let tools = ["phc_ctl", "lspci", "systemctl", "apparmor_parser"];
@@ -424,7 +424,7 @@ fn is_missing(command: &str) -> bool {
     tools.contains(&word) && !found.status.success()
 }
 
-/// What it says that a command, rightly written, cannot do to a veth, in this namespace or with these rights.
+/// Error messages of correct commands that a veth, this namespace or these privileges do not allow.
 const CANNOT_HERE: &[&str] = &[
     "not supported",
     "Cannot get",
@@ -436,17 +436,18 @@ const CANNOT_HERE: &[&str] = &[
     "one that this process may run on",
 ];
 
-/// What it says where the command itself is wrong.
+/// Error messages of incorrect commands.
 const MISTYPED: &[&str] =
     &["bit name not found", "bad command line", "unknown parameter", "unrecognized", "sage:"];
 
-/// Whether a command is right and only not possible here.
+/// Whether a command is correct but not possible here.
 fn is_refused(said: &str) -> bool {
     let any = |list: &[&str]| list.iter().any(|words| said.contains(words));
     any(CANNOT_HERE) && !any(MISTYPED)
 }
 
-/// Files that a line writes to, each with the text: `echo 1 > FILE`, `echo 1 | tee FILE*`, `sysctl -w NAME=1`.
+/// The files that a command line writes, each with its text: `echo 1 > FILE`, `echo 1 | tee FILE*`,
+/// `sysctl -w NAME=1`.
 fn written(world: &World, line: &str) -> Vec<(PathBuf, String)> {
     if let Some((name, value)) = line.strip_prefix("sysctl -w ").and_then(|rest| rest.split_once('=')) {
         return vec![(world.path(&format!("/proc/sys/{}", name.replace('.', "/"))), value.to_owned())];
@@ -473,7 +474,7 @@ fn written(world: &World, line: &str) -> Vec<(PathBuf, String)> {
 }
 
 #[test]
-fn every_command_that_is_printed_was_run() {
+fn every_printed_command_is_executed() {
     if !privileged() {
         return;
     }
@@ -495,10 +496,10 @@ fn every_command_that_is_printed_was_run() {
                 missing.insert(line);
                 continue;
             }
-            // A capture would go on.
+            // Without a time limit, a capture would not end.
             let script = match line.starts_with("wirecap ") {
                 true => format!("rm -f trace.pcapng; {line} --duration 200ms"),
-                // Without GRO a veth has no NAPI, and other lines switch it off.
+                // Without GRO a veth has no NAPI, and other lines turn GRO off.
                 false if line.contains("/threaded") => format!("ethtool -K eth1 gro on; {line}"),
                 false => line.clone(),
             };
@@ -514,7 +515,7 @@ fn every_command_that_is_printed_was_run() {
             }
             match output.status {
                 Some(0) => done += 1,
-                // grep finds nothing in this machine's log.
+                // The log of this machine has no match for grep.
                 Some(1) if line.starts_with("dmesg ") && said.is_empty() => done += 1,
                 Some(_) => {
                     let set = if is_refused(&said) { &mut refused } else { &mut wrong };
@@ -552,7 +553,7 @@ fn a_mistyped_command_is_detected() {
     }
 }
 
-/// The state of what the faults below concern.
+/// The settings changed by the faults below.
 fn state(world: &World) -> String {
     world
         .run(
@@ -564,7 +565,7 @@ fn state(world: &World) -> String {
 }
 
 #[test]
-fn planted_faults_are_found_fixed_and_put_back() {
+fn planted_faults_are_found_fixed_and_restored() {
     if !privileged() {
         return;
     }
@@ -599,7 +600,7 @@ fn planted_faults_are_found_fixed_and_put_back() {
     }
     assert_eq!(state(&world), before, "looking changes nothing");
 
-    // Not agreed to: nothing happens.
+    // Without consent, nothing is changed.
     let asked = doctor("eth1 --fix --journal journal.json </dev/null");
     assert!(asked.status == Some(3) && asked.stderr.contains("Run this?"), "{asked:#?}");
     assert_eq!(state(&world), before, "{asked:#?}");
@@ -607,7 +608,7 @@ fn planted_faults_are_found_fixed_and_put_back() {
     let fixed = doctor("eth1 --fix --yes --json --journal journal.json");
     let left = findings(&fixed);
     assert_eq!(fixed.status, Some(3), "{fixed:#?}");
-    // The queues are the host's: setting them resets the link on many devices.
+    // The fix for the queues is for the user to run: it resets the link on many devices.
     for check in planted.iter().filter(|check| **check != "queues") {
         assert!(!checks(&left).contains(check), "{check}: {fixed:#?}");
     }
@@ -640,7 +641,7 @@ fn one_answer_fixes_one_finding() {
 }
 
 #[test]
-fn limits_of_the_process_are_seen() {
+fn limits_of_the_process_are_reported() {
     if !privileged() {
         return;
     }
@@ -664,7 +665,7 @@ fn limits_of_the_process_are_seen() {
 }
 
 #[test]
-fn a_record_is_judged_as_the_host_itself() {
+fn a_record_has_the_same_findings_as_its_host() {
     if !privileged() {
         return;
     }

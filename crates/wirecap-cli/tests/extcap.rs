@@ -1,4 +1,4 @@
-//! `wirecap extcap` as Wireshark speaks to it, and with tshark.
+//! `wirecap extcap`, called with Wireshark's arguments and by tshark.
 
 mod recording;
 
@@ -65,7 +65,7 @@ fn packets_go_into_the_pipe_until_stop() {
         [(&[][..], 300), (&["--engine=xdp", "--queues=1"], 150), (&["--extcap-capture-filter=tcp"], 0)];
     for (more, kept) in cases {
         let bed = Bed::new(2);
-        // Packet sockets get frames of a sender inside the kernel where a program passes them.
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
         let is_packet = !more.contains(&"--engine=xdp");
         let _passing = is_packet.then(|| pass_program(&bed.pair.receiver).unwrap());
         let arguments =
@@ -95,7 +95,7 @@ fn tshark_lists_the_interfaces_and_captures_from_them() {
     let wrapper = fs::read_to_string(source).unwrap().replace("exec wirecap", &format!("exec {WIRECAP}"));
     fs::write(folder.path().join("wirecap"), wrapper).unwrap();
     fs::set_permissions(folder.path().join("wirecap"), fs::Permissions::from_mode(0o755)).unwrap();
-    // Root's Wireshark takes no other directory: this one is mounted over it, for this command alone.
+    // Wireshark as root uses no other directory, so this one is mounted over it, for this command only.
     let command = |rest: &str| {
         let mut command = Command::new("unshare");
         let mount = "mount --bind \"$1\" \"$(tshark -G folders 2>/dev/null | sed -n 's/^Extcap path:[[:space:]]*//p')\"";

@@ -1,4 +1,4 @@
-//! What a capture may have: memory, privileges, names, rungs.
+//! Limits of a capture: memory, privileges, names, modes.
 
 mod recording;
 
@@ -24,11 +24,11 @@ use wirecap_testbed::{Load, Namespace, privileged};
 
 const MIB: u64 = 1 << 20;
 
-/// A memory cgroup with a limit, removed at the end.
+/// A memory cgroup with a limit; removed on drop.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// One below this process's; `None` where none can be made.
+    /// A cgroup below this process's; `None` if it cannot be created.
     fn with_limit(name: &str, bytes: u64) -> Option<Self> {
         let membership = fs::read_to_string("/proc/self/cgroup").unwrap();
         let path = |prefix: &str| {
@@ -50,7 +50,7 @@ impl Cgroup {
         })
     }
 
-    /// The command, in the cgroup.
+    /// The command in the cgroup.
     fn run(&self, arguments: &str) -> Command {
         let mut command = Command::new("sh");
         command.args([
@@ -63,7 +63,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // The kernel lets go of the last process a moment after its end.
+        // The kernel removes the last process from the cgroup shortly after it has ended.
         let deadline = Instant::now() + Duration::from_secs(5);
         while fs::remove_dir(&self.0).is_err() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));
@@ -129,7 +129,7 @@ fn a_driver_that_rejects_native_xdp_gets_generic_xdp_and_its_reason_is_shown() {
             namespace.run_in(|| Command::new("ip").args(arguments.split(' ')).status().unwrap()).unwrap();
         assert!(status.success(), "ip {arguments}");
     };
-    // Fewer receive queues than the other end has transmit queues.
+    // The interface has fewer receive queues than its peer has transmit queues.
     ip("link add b0 numtxqueues 4 numrxqueues 4 type veth peer name b1 numtxqueues 1 numrxqueues 1");
     ip("link set b0 up");
     ip("link set b1 up");
@@ -146,7 +146,7 @@ fn a_driver_that_rejects_native_xdp_gets_generic_xdp_and_its_reason_is_shown() {
 }
 
 #[test]
-fn auto_with_the_right_to_packet_sockets_alone_names_the_engine_that_works() {
+fn auto_with_only_cap_net_raw_names_the_working_engine() {
     if !privileged() {
         return;
     }
@@ -174,7 +174,7 @@ fn sending_needs_the_documented_capabilities_and_no_others() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("file").display().to_string();
     let running = bed.capture(&["capture", "-i", "a1", "-M", "64", "-R", "64", "-w", &file, "--json"]);
-    // Root without anything else: a user of capabilities, as systemd makes them.
+    // Root with only these capabilities, like a process that systemd starts with a bounding set.
     let limited = |more: &str, arguments: &[&str]| {
         let mut command = Command::new("setpriv");
         let capabilities = format!("--bounding-set=-all,+net_raw,+net_admin,+bpf,+ipc_lock{more}");
@@ -211,7 +211,7 @@ fn an_interface_that_wirecap_captures_from_is_listed_with_the_process() {
     running.interrupt().assert_success();
 }
 
-/// Has this thread no privilege any more.
+/// Removes all privileges from this thread.
 fn drop_privileges() {
     let unprivileged = (Uid::from_raw(65534), Gid::from_raw(65534));
     set_thread_groups(&[]).unwrap();
@@ -219,8 +219,8 @@ fn drop_privileges() {
     set_thread_res_uid(unprivileged.0, unprivileged.0, unprivileged.0).unwrap();
 }
 
-/// A process of no privilege in the receiver's namespace that takes every name of wirecap's that it can, and connects
-/// to all that it can connect to, until it is told to stop.
+/// An unprivileged process in the receiver's namespace. It binds every name that wirecap uses, if possible,
+/// and connects to every such name, until `stop`.
 fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
     bed.receiver.enter().unwrap();
     drop_privileges();
@@ -247,7 +247,7 @@ fn attack(bed: &Bed, begun: &Barrier, stop: &AtomicBool) {
                 connections.extend(UnixStream::connect_addr(&address(name)));
             }
         }
-        // Names change hands: some are let go, and others taken.
+        // Some names are released, and others bound.
         own.clear();
         taken.clear();
         for name in all.iter().step_by(2) {
@@ -266,7 +266,7 @@ fn a_capture_is_found_if_other_users_had_bound_its_names() {
     }
     let bed = Bed::new(1);
     let index = bed.pair.receiver.index;
-    // More names than any process would try one after the other.
+    // More names than any process would try.
     let squat = || {
         bed.receiver.enter().unwrap();
         drop_privileges();
@@ -283,7 +283,7 @@ fn a_capture_is_found_if_other_users_had_bound_its_names() {
     let second = || bed.run(Command::new(WIRECAP).args(["count", "-i", "a1@0", "-R", "16"]));
     second().assert_refused(1, &[&holder]);
     drop(taken);
-    // The name that it would have had is free again.
+    // The name is free again.
     second().assert_refused(1, &[&holder]);
     bed.generator().send(&[Load::new(0, 500)]).unwrap();
     let finished = running.interrupt();
@@ -291,8 +291,8 @@ fn a_capture_is_found_if_other_users_had_bound_its_names() {
     assert_eq!(finished.ledger()["delivered"], 500, "{}", finished.stderr);
 }
 
-/// A process of no privilege that puts into `folder`, which all may write to, what could be in the way of a recording's files,
-/// and takes away what it may, until it is told to stop.
+/// An unprivileged process that creates entries in the shared directory `folder` that may disturb a
+/// recording, and removes entries where permitted, until `stop`.
 fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
     drop_privileges();
     let put = |path: &Path, kind: usize| match kind % 4 {
@@ -306,7 +306,7 @@ fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
         for number in 1..40 {
             for (kind, suffix) in ["", ".part", "-1", "-1.part"].into_iter().enumerate() {
                 let path = folder.join(format!("t-{number:05}.pcap{suffix}"));
-                // What the recording has there already stays.
+                // Existing files of the recording cannot be removed.
                 let _ = fs::remove_file(&path);
                 let _ = put(&path, round + number + kind);
                 let is_file = fs::symlink_metadata(&path).is_ok_and(|entry| entry.is_file());
@@ -314,7 +314,7 @@ fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
                     && locks.len() < 500
                     && let Ok(file) = fs::File::open(&path)
                 {
-                    // As if it were writing there itself.
+                    // Holds a lock, as a recording would.
                     let _ = file.try_lock();
                     locks.push(file);
                 }
@@ -330,7 +330,7 @@ fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
 }
 
 #[test]
-fn links_and_pipes_in_a_directory_for_all_neither_delay_nor_end_a_recording() {
+fn links_and_pipes_in_a_shared_directory_neither_delay_nor_end_a_recording() {
     if !privileged() {
         return;
     }
@@ -365,7 +365,7 @@ fn links_and_pipes_in_a_directory_for_all_neither_delay_nor_end_a_recording() {
 }
 
 #[test]
-fn a_pipe_or_a_link_that_another_user_left_is_not_recorded_into() {
+fn a_pipe_or_a_link_of_another_user_is_not_recorded_into() {
     if !privileged() {
         return;
     }
@@ -390,7 +390,7 @@ fn a_pipe_or_a_link_that_another_user_left_is_not_recorded_into() {
     assert_eq!(fs::read(&hard).unwrap(), b"kept");
 }
 
-/// Tells another thread to stop, also if the test fails.
+/// Stops another thread on drop, also if the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

@@ -10,7 +10,7 @@ use recording::{Bed, WIRECAP, tcpdump, tshark};
 use tempfile::TempDir;
 use wirecap_testbed::{Load, privileged};
 
-/// Every other frame of the test bed's sender: the sequence number ends in an odd byte.
+/// Matches every other frame of the test bed's sender: those whose sequence number is odd.
 const ODD: [&str; 6] = ["udp", "and", "ether[55]", "&", "1", "=1"];
 
 fn wirecap(arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -19,14 +19,14 @@ fn wirecap(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
 
-/// Records half of 5,000 frames, and the file says by which filter.
+/// Records half of 5,000 frames. The file names the filter.
 fn record(engine: &str) -> (TempDir, String, serde_json::Value) {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("odd.pcapng").display().to_string();
     let options = ["capture", "-i", "a1", "--engine", engine, "-w", &file, "-M", "64", "-R", "512", "--json"];
     let running = bed.capture(&[&options[..], &ODD].concat());
-    // A veth end without XDP shows AF_PACKET none of the generator's frames.
+    // On a veth, AF_PACKET receives the generator's frames only if an XDP program passes them.
     let _pass = (engine == "packet").then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
     bed.generator().send(&[Load::new(0, 5000)]).unwrap();
     let finished = running.interrupt();
@@ -72,7 +72,7 @@ fn a_savefile_is_filtered_as_it_is_read() {
 }
 
 #[test]
-fn a_bad_filter_is_pointed_at_and_nothing_is_touched() {
+fn a_bad_filter_is_marked_and_nothing_is_changed() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("never.pcapng");
     let file = path.to_str().unwrap();
@@ -102,17 +102,17 @@ fn a_program_printed_by_tcpdump_filters_and_one_for_live_packets_is_rejected_for
         fs::write(&path, program).unwrap();
         wirecap(&["count", "-r", &file, "--json", "--bpf-program", path.to_str().unwrap()])
     };
-    // ether[55] = 3, of 256 sequence numbers each
+    // ether[55] = 3, which one in 256 sequence numbers has.
     let (status, json, _) = run("4\n48 0 0 55\n21 0 1 3\n6 0 0 96\n6 0 0 0\n");
     let ledger: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((status, &ledger["delivered"]), (Some(0), &20.into()), "{ledger}");
-    // The interface's index
+    // The interface index.
     let (status, _, said) = run("2\n32 0 0 4294963208\n22 0 0 0\n");
     assert!(status == Some(1) && said.contains("[ifidx]") && said.contains("odd.pcapng"), "{said}");
 }
 
 #[test]
-fn without_libpcap_a_filter_names_the_package_and_all_else_works() {
+fn without_libpcap_a_filter_names_the_package_and_everything_else_works() {
     let directory = TempDir::new().unwrap();
     let run = |arguments: &[&str]| {
         let output = Command::new(WIRECAP)

@@ -1,4 +1,4 @@
-//! `capture --index`, `index`, `find` and `show`, as their users run them.
+//! `capture --index`, `index`, `find` and `show`, as a user runs them.
 
 #[path = "recording/mod.rs"]
 mod recording;
@@ -62,7 +62,7 @@ fn find_works_during_a_recording_and_nothing_is_lost() {
     ]);
     let mut generator = bed.generator();
     generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
-    // The file that is being written has no index; those before may have theirs already.
+    // The file that is being written has no index; earlier files may already have theirs.
     let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
     let mut last = count.trim().parse::<u64>().unwrap();
     assert!(is_found && last > 0, "{count}{said}");
@@ -132,7 +132,7 @@ fn removing_a_file_for_a_budget_removes_its_index() {
     }
 }
 
-/// A recording of 50 packets of generated traffic without a kernel: from port 1000 + n to port 53.
+/// A recording of 50 generated UDP packets from port 1000 + n to port 53, made without a kernel.
 fn recording_of(folder: &Path, name: &str, begin: u64) -> PathBuf {
     use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Timestamp, Writer};
     let path = folder.join(name);
@@ -155,7 +155,7 @@ fn recording_of(folder: &Path, name: &str, begin: u64) -> PathBuf {
 }
 
 #[test]
-fn several_places_are_searched_in_the_order_of_time() {
+fn several_directories_are_searched_in_time_order() {
     let folder = tempfile::tempdir().unwrap();
     let (a, b) = (folder.path().join("a"), folder.path().join("b"));
     fs::create_dir(&a).unwrap();
@@ -177,7 +177,7 @@ fn several_places_are_searched_in_the_order_of_time() {
     assert_eq!(count(&["--flow", "10.0.0.2.53:10.0.0.1"]), "100");
     assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.1.1030", "udp"]), "2");
     assert_eq!(count(&["--flow", "10.0.0.2:10.0.0.3"]), "0");
-    // Packets of years ago have a date instead of an age.
+    // Packets of years ago are reported with a date instead of an age.
     let said = wirecap(&["find", a, &b, "--count"]).2;
     assert!(said.contains("the oldest packet in them is from 2023-11-1"), "{said}");
     let (_, listed, _) = wirecap(&["find", a, &b, "--list", "src port 1029"]);
@@ -194,7 +194,7 @@ fn several_places_are_searched_in_the_order_of_time() {
     assert!(!is_done && said.contains("no such file"), "{said}");
     let (is_done, _, said) = wirecap(&["find", a, "udp and and"]);
     assert!(!is_done && said.contains("udp and and"), "{said}");
-    // The index of a file that has become another one is written again.
+    // A file that was replaced by another gets a new index.
     fs::remove_file(format!("{a}/x.pcapng")).unwrap();
     recording_of(Path::new(a), "x.pcapng", 1_600_000_000);
     assert_eq!(count(&["--to", "1650000000"]), "50");
@@ -237,7 +237,8 @@ fn impossible_searches_are_errors_with_their_status() {
         );
     }
     assert_eq!(fs::read(&exists).unwrap(), b"kept");
-    // A damaged index is replaced by a look at the file; what is left of a damaged file is found, and the status says so.
+    // A damaged index is not used: the file is read instead. Of a damaged file, the packets before the damage
+    // are found, and the exit status shows the damage.
     assert!(wirecap(&["index", &rec]).0);
     fs::write(path("rec/a.pcapng.flows.parquet"), "PAR1").unwrap();
     let (code, count, error) = find(&[&rec, "--count", "udp"]);
@@ -249,7 +250,7 @@ fn impossible_searches_are_errors_with_their_status() {
     assert!(code == 1 && (51..100).contains(&count) && error.contains("b.pcapng"), "{count} {error}");
     let (code, listed, error) = find(&[&rec, "--list", "tcp"]);
     assert!(code == 1 && listed.is_empty() && error.contains("0 of 2 files may have"), "{listed}{error}");
-    // A reader of a pipe that has seen enough is no failure.
+    // It is not an error if the reader closes the pipe early.
     fs::remove_file(&cut).unwrap();
     let mut child = Command::new(WIRECAP)
         .args(["find", &rec])
@@ -306,20 +307,20 @@ fn the_installed_decoder_shows_packets_with_its_own_flags() {
         "udp.srcport",
     ]);
     assert!(is_shown && lines.trim() == "1025", "{lines}{said}");
-    // A decoder that has seen enough is no failure.
+    // It is not an error if the decoder ends early.
     let (is_shown, lines, said) = wirecap(&["show", "-r", file, "-nn", "-c", "3"]);
     assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
     let output =
         Command::new(WIRECAP).args(["show", "-r", file]).env("PATH", "/nonexistent").output().unwrap();
     let missing = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Where it is in a directory for administrators it is found all the same.
+    // A decoder in an administrator's directory (sbin) is found without PATH.
     assert!(output.status.success() || missing.contains("install the package tcpdump"), "{missing}");
     let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
     assert!(!is_shown && said.contains("/no/such/file"), "{said}");
 }
 
 #[test]
-fn packets_are_shown_as_they_come() {
+fn packets_are_shown_as_they_are_found() {
     if !privileged() {
         return;
     }

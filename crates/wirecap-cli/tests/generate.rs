@@ -1,4 +1,4 @@
-//! `wirecap generate` against the kernel's counters and what arrives at the other end.
+//! `wirecap generate`, compared with the kernel's counters and the frames that arrive.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn the_kernel_sends_exactly_the_requested_number_of_frames() {
 }
 
 #[test]
-fn both_ways_of_sending_send_the_requested_frames() {
+fn both_senders_send_the_requested_frames() {
     if !privileged() {
         return;
     }
@@ -78,7 +78,7 @@ fn by_default_frames_are_addressed_to_their_sender() {
 }
 
 #[test]
-fn queues_share_the_frames_and_each_arrives_at_its_own() {
+fn queues_share_the_frames_and_each_arrives_on_its_own_queue() {
     if !privileged() {
         return;
     }
@@ -226,7 +226,7 @@ fn a_rate_is_not_exceeded_and_a_duration_ends_it() {
         let json = generate(&bed, &format!("--duration 500ms --rate 10k --via {via} --json")).json();
         let (frames, seconds) = (json["frames"].as_u64().unwrap(), json["duration_s"].as_f64().unwrap());
         assert_eq!(json["counted_by_interface"], frames, "{json}");
-        // A millisecond's worth is caught up with after a stall.
+        // After a stall, at most one millisecond's frames are sent in addition.
         assert!(frames as f64 <= seconds * 10_000.0 + 11.0, "{json}");
         assert!(frames > 0 && (0.4..20.0).contains(&seconds), "{json}");
     }
@@ -315,7 +315,7 @@ fn without_driver_statistics_a_device_uses_the_kernels_counters() {
     if !privileged() {
         return;
     }
-    // A bridge's has none, as a tap's.
+    // Like a tap, a bridge has no driver statistics.
     let bed = Bed::new(1);
     let ip = |arguments: &str| {
         let run = || Command::new("ip").args(arguments.split(' ')).status().unwrap();

@@ -1,4 +1,4 @@
-//! What users of tcpdump and dumpcap type.
+//! Command lines that users of tcpdump and dumpcap type.
 
 mod recording;
 
@@ -42,7 +42,7 @@ fn a_list_of_interfaces_needs_no_interface_and_no_file() {
 }
 
 #[test]
-fn flags_of_tcpdump_are_taken_and_packets_are_in_the_file_at_once() {
+fn flags_of_tcpdump_are_accepted_and_packets_are_written_immediately() {
     if !privileged() {
         return;
     }
@@ -70,7 +70,7 @@ fn flags_of_tcpdump_are_taken_and_packets_are_in_the_file_at_once() {
     let finished = running.interrupt();
     finished.assert_success();
     assert_eq!(finished.ledger()["delivered"], 100);
-    // Nanoseconds in the byte order of this machine.
+    // Times in nanoseconds, in host byte order.
     assert_eq!(fs::read(&file).unwrap()[..4], 0xa1b2_3c4d_u32.to_ne_bytes());
 }
 
@@ -112,7 +112,7 @@ fn a_filter_may_be_in_a_file_and_a_savefile_may_come_from_a_pipe() {
 }
 
 #[test]
-fn any_is_every_interface_that_is_up_and_the_loopback_is_one_of_them() {
+fn any_is_every_interface_that_is_up_including_the_loopback() {
     if !privileged() {
         return;
     }
@@ -135,7 +135,7 @@ fn any_is_every_interface_that_is_up_and_the_loopback_is_one_of_them() {
         "9",
     ];
     let mut running = bed.capture(&flags);
-    // One line for each.
+    // There is one line per interface.
     running.wait_for("capturing");
     let socket = bed.receiver.run_in(|| std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
     for _ in 0..7 {
@@ -158,7 +158,7 @@ fn any_is_every_interface_that_is_up_and_the_loopback_is_one_of_them() {
 }
 
 #[test]
-fn times_have_parts() {
+fn durations_have_several_units() {
     if !privileged() {
         return;
     }

@@ -1,5 +1,5 @@
-//! `--http`: metrics that agree with the ledger to the packet, a page that loads nothing from elsewhere, and a server that no client
-//! can hold up or use to change anything. Prometheus and a browser, of Debian's packages, look at it as well.
+//! `--http`: metrics agree with the ledger to the packet, the page loads nothing from other hosts, and no
+//! client can delay the capture or change anything. The tests also use Prometheus and a browser from Debian.
 
 #[path = "forward/bed.rs"]
 #[allow(dead_code, reason = "this test does not use all of it")]
@@ -29,7 +29,7 @@ use wirecap_testbed::{Load, Namespace, Stamp, Traffic, privileged, skip, wait_un
 const CONTRIB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib");
 const OPEN: &str = "application/openmetrics-text;version=1.0.0";
 
-/// An answer of the server.
+/// A response of the server.
 #[derive(Debug)]
 struct Answer {
     status: u16,
@@ -61,14 +61,14 @@ fn request(path: &str, accept: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n")
 }
 
-/// What stands at `path` of the server whose socket this is.
+/// The response for `path` of the server with this socket.
 fn get(socket: &Path, path: &str) -> Answer {
     let answer = exchange(UnixStream::connect(socket).unwrap(), &request(path, OPEN)).unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     answer
 }
 
-/// The samples of a text of metrics, by their names with their labels.
+/// The samples in a metrics response, by name with labels.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let sample = |line: &str| {
@@ -86,7 +86,7 @@ fn sum(samples: &BTreeMap<String, f64>, name: &str, label: &str) -> f64 {
     of_metric.map(|(_, value)| value).sum()
 }
 
-/// What holds in every scrape, for the sum and for each ring; gives what was offered.
+/// Checks a scrape: the equations hold for the sum and for each ring. Returns the number of offered packets.
 #[track_caller]
 fn assert_scrape_conserved(text: &str, rings: &[String]) -> u64 {
     let samples = samples(text);
@@ -113,7 +113,7 @@ fn assert_scrape_conserved(text: &str, rings: &[String]) -> u64 {
     offered as u64
 }
 
-/// Asserts that the last scrape has the numbers of the final ledger.
+/// Asserts that the last scrape agrees with the final ledger.
 #[track_caller]
 fn assert_scrape_is(ledger: &Value, text: &str) {
     let samples = samples(text);
@@ -172,7 +172,7 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             let socket = Path::new(&socket);
             assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o660);
             let mut generator = desk.bed.generator();
-            // Skewed, so that buddies help in advanced mode.
+            // A skewed load, so that buddies help in advanced mode.
             let loads = [Load::new(0, 60_000).per_second(60_000), Load::new(1, 12_000).per_second(12_000)];
             let run = generator.start(&loads).unwrap();
             let (mut scrapes, mut offered) = (0, 0);
@@ -249,10 +249,10 @@ fn only_this_host_is_served_and_nothing_can_be_changed() {
             assert_eq!(to("localhost", method, path).status, 405, "{method} {path}");
         }
     }
-    // What another site's page has the browser ask, under a name that leads here, is not answered.
+    // A request that another site's page makes under its own name (DNS rebinding) is rejected.
     assert_eq!(to("site.example", "GET", "/status.json").status, 421);
     assert_eq!(to("localhost", "GET", "/nothing").status, 404);
-    // Several requests on one connection, some of them at once.
+    // Several requests on one connection, some of them pipelined.
     let three =
         "GET /history.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2) + &request("/metrics", "*/*");
     let answers = ask(&three);
@@ -311,7 +311,7 @@ fn the_metrics_of_forwarding_are_its_ledger() {
     }
 }
 
-/// Starts a capture that serves on a port of its own, in the receiver's namespace, and waits until it can be asked.
+/// Starts a capture that serves on its own port in the receiver's namespace, and waits until it responds.
 fn serving(desk: &Desk, arguments: &[&str]) -> (Running, u16) {
     let status =
         desk.bed.receiver.run_in(|| Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap());
@@ -334,7 +334,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     setrlimit(Resource::Nofile, rustix::process::Rlimit { current: limit.maximum, ..limit }).unwrap();
     let desk = Desk::new(1);
     let socket = desk.file("http.sock");
-    // As many cells as packets: none is lost, however busy the machine is.
+    // There is a cell for each packet, so none is lost even on a busy machine.
     let arguments = ["count", "-i", "a1", "-M", "64", "-R", "512", "--json", "--http", &socket, "udp"];
     let running = desk.capture("a1", &arguments);
     let socket = Path::new(&socket);
@@ -342,7 +342,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     let mut generator = desk.bed.generator();
     let run = generator.start(&[Load::new(0, 30_000).per_second(10_000)]).unwrap();
 
-    // Clients that ask and never read, until their sockets are full.
+    // Clients that send requests and never read, until their sockets are full.
     let deaf: Vec<UnixStream> = (0..8).map(|_| connect()).collect();
     for client in &deaf {
         client.set_nonblocking(true).unwrap();
@@ -350,7 +350,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
         let mut client = client;
         let _as_much_as_there_is_room_for = client.write(requests.as_bytes());
     }
-    // A request in pieces is one, and one that never ends is none.
+    // A request sent in pieces is answered; a request that never ends is not.
     let mut slow = connect();
     for piece in ["GET /met", "rics HTTP/1.1\r\nHo", "st: x\r\nConnection: close\r", "\n\r"] {
         slow.write_all(piece.as_bytes()).unwrap();
@@ -359,7 +359,7 @@ fn no_client_holds_up_the_capture_or_other_clients() {
     assert_eq!(exchange(slow, "\n").unwrap().status, 200);
     let mut never = connect();
     never.write_all(b"GET / HTTP/1.1\r\nX: ").unwrap();
-    // What is no request is refused.
+    // Invalid requests are rejected.
     for (text, status) in [
         ("\0\0\0\0\0\0\0\0", 400),
         ("GET\r\n\r\n", 400),
@@ -371,11 +371,11 @@ fn no_client_holds_up_the_capture_or_other_clients() {
         assert_eq!(exchange(connect(), text).unwrap().status, status, "{text:?}");
         get(socket, "/metrics");
     }
-    // Neither is a head without an end kept.
+    // A header without an end is not stored.
     let mut endless = connect();
     let _closed_before_all_was_sent = endless.write_all(&vec![b'x'; 1 << 20]);
     let _ = endless.shutdown(Shutdown::Write);
-    // A thousand connections that say nothing or little, while another process is answered.
+    // A thousand connections that send little or nothing, while another process is served.
     let stops = AtomicBool::new(false);
     let silent: Vec<UnixStream> = thread::scope(|scope| {
         let scraping = scope.spawn(|| {
@@ -476,7 +476,7 @@ fn an_unprivileged_capture_reports_doctors_findings_with_a_loss() {
     let arguments =
         ["capture", "-i", "a1", "-M", "16", "-R", "4", "-Z", "nobody", "-w", &file, "--json", "udp"];
     let mut running = desk.capture("a1", &arguments);
-    // While it is stopped, packets come for which there are no cells. The file is not why.
+    // While the process is stopped, packets arrive for which it has no cells. The file is not the cause.
     running.signal(Signal::STOP);
     desk.bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
     running.signal(Signal::CONT);
@@ -487,7 +487,8 @@ fn an_unprivileged_capture_reports_doctors_findings_with_a_loss() {
     assert_eq!(number(&finished.ledger()["offered"]), 1_000, "{}", finished.stderr);
 }
 
-/// One of two receive queues is in use, which doctor finds; and no more are sent to, or the driver has no native XDP.
+/// Reduces both interfaces to one of two receive queues, which doctor reports. The sender must not use more
+/// queues, since a veth needs as many receive queues for native XDP.
 fn use_one_queue(desk: &Desk) {
     for (namespace, interface) in [(&desk.bed.sender, "a0"), (&desk.bed.receiver, "a1")] {
         let fewer =
@@ -496,7 +497,8 @@ fn use_one_queue(desk: &Desk) {
     }
 }
 
-/// Whether these programs are there. A test that does without one says so, and fails where that is not allowed.
+/// Whether these programs are installed. If not, the test is skipped with a message, or fails where skipping
+/// is not allowed.
 fn has(programs: &[&str]) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -520,7 +522,7 @@ fn assert_accepted(output: &Output) {
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
-/// All expressions in a dashboard.
+/// All expressions of a dashboard.
 fn expressions(value: &Value, found: &mut Vec<String>) {
     match value {
         Value::Object(fields) => {
@@ -532,7 +534,7 @@ fn expressions(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// The names of metrics in an expression.
+/// The metric names in an expression.
 fn metric_names(expression: &str) -> impl Iterator<Item = &str> {
     let words = expression.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
     words.filter(|word| word.starts_with("wirecap_"))
@@ -566,7 +568,8 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
     assert_eq!(String::from_utf8_lossy(&checked.stderr), "", "{}", plain.body);
     running.interrupt().assert_success();
 
-    // Every metric that rules and dashboard name is there, or is one of what this capture has not.
+    // Every metric in the rules and the dashboard exists, or belongs to a feature that this capture does not
+    // use.
     let dashboard = fs::read_to_string(PathBuf::from(CONTRIB).join("grafana/wirecap.json")).unwrap();
     let mut panels = Vec::new();
     expressions(&serde_json::from_str(&dashboard).unwrap(), &mut panels);
@@ -583,7 +586,7 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
         let is_there = plain.body.contains(&format!("# TYPE {name} ")) || absent_here.contains(&name);
         assert!(is_there, "{name} is not in {}", plain.body);
     }
-    // As rules, so that promtool reads the panels' expressions, too.
+    // Written as rules, so that promtool also checks the panels' expressions.
     let filled = |text: &String| text.replace("$__rate_interval", "1m").replace('$', "");
     let rule = |(text, index): (&String, usize)| serde_json::json!({ "record": format!("panel:{index}"), "expr": filled(text) });
     let records: Vec<Value> = panels.iter().zip(0..).map(rule).collect();
@@ -593,7 +596,7 @@ fn promtool_accepts_the_rules_the_dashboard_and_the_metrics() {
     assert_accepted(&Command::new("promtool").args(["check", "rules", &file]).output().unwrap());
 }
 
-/// Killed when the test is over.
+/// A process that is killed on drop.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -603,7 +606,7 @@ impl Drop for Killed {
     }
 }
 
-/// What Prometheus, which listens on this port in the namespace, answers.
+/// The response of Prometheus, which listens on this port in the namespace.
 fn prometheus(namespace: &Namespace, path: &str) -> io::Result<Value> {
     let stream = namespace.run_in(|| TcpStream::connect("127.0.0.1:9090")).unwrap()?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -611,7 +614,7 @@ fn prometheus(namespace: &Namespace, path: &str) -> io::Result<Value> {
     serde_json::from_str(&answer.body).map_err(io::Error::other)
 }
 
-/// The values that an expression has.
+/// The values of an expression.
 fn query(namespace: &Namespace, expression: &str) -> Vec<f64> {
     let encoded: String = expression.bytes().map(|byte| format!("%{byte:02X}")).collect();
     let answer = prometheus(namespace, &format!("/api/v1/query?query={encoded}")).unwrap();
@@ -669,7 +672,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
     let delivered = query(receiver, "wirecap_packets_delivered_total");
     let by_rings = query(receiver, "sum(wirecap_ring_packets_delivered_total)");
     let dropped = query(receiver, "sum(wirecap_packets_dropped_total)");
-    // In every scrape, of which there was one every 100 ms.
+    // Checked for every scrape; there was one every 100 ms.
     assert_eq!(query(receiver, &format!("max_over_time(({balance})[1m:50ms])")), [0.0]);
     assert_eq!(query(receiver, &format!("min_over_time(({balance})[1m:50ms])")), [0.0]);
     let scrapes = query(receiver, &format!("count_over_time({offered}[1m])"));
@@ -689,7 +692,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
     assert_eq!(number(&ledger["offered"]), sent, "{ledger}");
 }
 
-/// Debian has two packages of the same browser; the smaller one has no windows.
+/// Debian has two packages of the browser; the smaller one is headless.
 fn browser() -> Option<&'static str> {
     let path = env::var_os("PATH").unwrap_or_default();
     let is_there = |program: &&str| env::split_paths(&path).any(|folder| folder.join(program).exists());
@@ -697,7 +700,7 @@ fn browser() -> Option<&'static str> {
 }
 
 #[test]
-fn a_browser_shows_the_page_and_finds_nothing_that_its_policy_forbids() {
+fn a_browser_shows_the_page_without_policy_violations() {
     if !privileged() {
         return;
     }
@@ -744,7 +747,7 @@ fn a_browser_shows_the_page_and_finds_nothing_that_its_policy_forbids() {
         for words in ["a1@0", "a1@1", "worker 1", &delivered, "A-(64,32,30)"] {
             assert!(page.contains(words), "{words:?} is not in {page}");
         }
-        // What is wider than the window would be scrolled sideways.
+        // Contents wider than the window would need horizontal scrolling.
         assert!(page.contains("data-fits=\"yes\""), "{size}: {page}");
     }
     running.interrupt();

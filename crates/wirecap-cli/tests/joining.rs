@@ -1,4 +1,4 @@
-//! Several `wirecap` processes on one interface, each on a queue of its own, as they come and go.
+//! Several `wirecap` processes on one interface, each on a separate queue, that start and end.
 
 mod recording;
 
@@ -22,7 +22,7 @@ impl Bed {
         self.capture(&[&["count", "-i", device], &options[..]].concat())
     }
 
-    /// Nothing of wirecap's is left: the interface takes another program.
+    /// No XDP program of wirecap remains: another program can be attached to the interface.
     fn assert_untouched(&self) {
         drop(self.receiver.run_in(|| pass_program(&self.pair.receiver)).unwrap().unwrap());
     }
@@ -41,7 +41,7 @@ impl Bed {
         sender.flush().unwrap();
     }
 
-    /// Sends to the queue until told to stop, and tells how many frames.
+    /// Sends to the queue until `stopped`. Returns the number of frames.
     fn send_until(&self, queue: u16, stopped: &AtomicBool) -> u64 {
         let mut sender = self.sender(queue);
         while !stopped.load(Ordering::Relaxed) {
@@ -57,14 +57,14 @@ fn kill(running: Running) {
     running.finish();
 }
 
-/// It got exactly so many packets, few enough for its pool, and lost none.
+/// Asserts that the process received exactly this many packets, which fit its pool, and lost none.
 fn assert_delivered(finished: &Finished, sent: u64) {
     finished.assert_success();
     let ledger = finished.ledger();
     assert_eq!((&ledger["offered"], &ledger["delivered"]), (&sent.into(), &sent.into()), "{ledger}");
 }
 
-/// So many packets came to it, and if it did not get all it was too slow for them.
+/// Asserts that this many packets were offered to the process, and that any loss is due to its speed.
 fn assert_offered(finished: &Finished, sent: u64) {
     finished.assert_success();
     let ledger = finished.ledger();
@@ -86,11 +86,11 @@ fn a_killed_process_does_not_disturb_the_others_capture() {
         let loads = [0, 1].map(|queue| Load::endless(queue).per_second(100_000));
         let run = generator.start(&loads).unwrap();
         thread::sleep(Duration::from_millis(100 + 13 * round));
-        // The first one, which attached the program, and the second one, which joined, in turn.
+        // Alternates between the first process, which attached the program, and the second one, which joined.
         let killed = (round % 2) as usize;
         kill(processes.remove(killed));
         thread::sleep(Duration::from_millis(100));
-        // Its queue passes, and another one may take it.
+        // Packets of its queue pass to the stack, and another process may use the queue.
         let heir = bed.count(&format!("a1@{killed}"));
         thread::sleep(Duration::from_millis(50));
         kill(heir);
@@ -102,7 +102,7 @@ fn a_killed_process_does_not_disturb_the_others_capture() {
 }
 
 #[test]
-fn of_three_processes_killed_in_any_order_each_keeps_its_own_until_its_turn() {
+fn of_three_processes_killed_in_any_order_each_keeps_its_queue_until_it_is_killed() {
     if !privileged() {
         return;
     }
@@ -132,7 +132,7 @@ fn of_three_processes_killed_in_any_order_each_keeps_its_own_until_its_turn() {
 }
 
 #[test]
-fn when_all_are_killed_nothing_is_left() {
+fn when_all_processes_are_killed_no_program_remains() {
     if !privileged() {
         return;
     }
@@ -158,13 +158,14 @@ fn pause_of(thread: u64, round: u64, most: u64) -> Duration {
 }
 
 #[test]
-fn twenty_processes_that_start_and_end_at_once_do_not_trip_over_each_other() {
+fn twenty_processes_that_start_and_end_at_once_do_not_disturb_each_other() {
     if !privileged() {
         return;
     }
     const PROCESSES: u16 = 20;
     let bed = Bed::new(u32::from(PROCESSES) + 1);
-    // No capture is there before and between; then they come and go beside one that stays.
+    // The first round begins without a capture; in the second, the processes start and end while another one
+    // captures.
     for with_resident in [false, true] {
         let resident = with_resident.then(|| bed.count("a1@0"));
         let run = |queue: u16| {
@@ -216,7 +217,7 @@ fn the_error_of_a_taken_queue_names_its_process() {
     bed.assert_untouched();
 }
 
-/// Claims are of the network namespace: containers that share one have other mounts.
+/// Claims are valid in the network namespace: containers that share it have different mounts.
 #[test]
 fn processes_in_two_mount_namespaces_join_and_do_not_take_each_others_queues() {
     if !privileged() {
@@ -257,7 +258,7 @@ fn joining_needs_a_privilege_that_is_named() {
         command.arg(&program).args(["count", "-i", device, "-R", "4", "--json"]);
         command
     };
-    // The first needs none.
+    // The first process needs no additional capability.
     let mut first = bed.start(&mut unprivileged("", "a1@0"));
     first.wait_for("capturing");
     let holder = format!("process {} (wirecap)", first.id());
@@ -269,7 +270,7 @@ fn joining_needs_a_privilege_that_is_named() {
     bed.send(1, 100);
     assert_delivered(&second.interrupt(), 200);
     bed.assert_untouched();
-    // A foreign program is nothing to join.
+    // wirecap cannot join a foreign program.
     let foreign = bed.receiver.run_in(|| pass_program(&bed.pair.receiver)).unwrap().unwrap();
     bed.run(&mut unprivileged("", "a1@1")).assert_refused(1, &["another XDP program is attached"]);
     drop(foreign);

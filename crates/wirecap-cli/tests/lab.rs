@@ -1,4 +1,4 @@
-//! `wirecap lab`: the experiments, tiny: what they print, and that their books balance.
+//! Small runs of the experiments of `wirecap lab`: their output, and that their counts balance.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn the_cost_table_has_every_component_and_its_books_balance() {
     for component in components {
         let row = lines.iter().find(|line| line.trim_start().starts_with(component));
         let row = row.unwrap_or_else(|| panic!("{component} is missing:\n{}", cost.stdout));
-        // Name, how, median with its spread, cycles.
+        // The columns: name, method, median with its range, cycles.
         assert!(row.contains(" (") && row.contains(".."), "{row}");
     }
     let answers =
@@ -55,13 +55,13 @@ fn the_cost_table_has_every_component_and_its_books_balance() {
 }
 
 #[test]
-fn json_csv_and_picture_show_the_same_costs() {
+fn json_csv_and_image_show_the_same_costs() {
     if !privileged() {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
     let [csv, svg] = ["cost.csv", "cost.svg"].map(|name| directory.path().join(name));
-    // What was there before is longer than what comes.
+    // The old contents are longer than the new ones.
     fs::write(&csv, "x".repeat(1 << 20)).unwrap();
     let files = ["--csv", csv.to_str().unwrap(), "--picture", svg.to_str().unwrap()];
     let arguments = [&COST[..], &["--json", "--rounds", "2"], &files].concat();
@@ -159,7 +159,7 @@ fn an_interrupted_measurement_ends_and_cleans_up() {
     belongings.are_gone();
 }
 
-/// Whether each element ends, in the order of their beginnings. Enough for what plotters writes.
+/// Whether all elements are closed in the right order. Sufficient for the output of plotters.
 fn is_well_formed(svg: &str) -> bool {
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {

@@ -1,5 +1,5 @@
-//! The live experiments of the lab, tiny: the books of every run are checked by the experiment itself, which fails if
-//! the sender's count is not what its interface counted.
+//! Small runs of the lab's live experiments. Each experiment itself checks the counts of every run, and fails
+//! if the sender's count differs from its interface's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -44,7 +44,8 @@ fn find(id: &str) -> Option<Findings> {
     Some(findings)
 }
 
-/// Nothing that wirecap or a hand-written loop on AF_XDP lost is unexplained, and who is not there is named.
+/// Checks that no loss of wirecap or of a bare AF_XDP loop is unexplained, and that missing contenders are
+/// listed.
 #[track_caller]
 fn check(findings: &Findings) {
     let books = findings.tables.iter().filter(|table| table.columns.contains(&"unexplained".to_owned()));
@@ -89,7 +90,7 @@ fn loss_order_and_cost_against_skew_are_measured() {
     let mut tables = findings.tables.iter();
     let table = tables.find(|table| table.columns.contains(&"out of order".to_owned())).unwrap();
     let column = |name: &str| table.columns.iter().position(|column| column == name).unwrap();
-    // Two queues with seven flows each. That is known of everyone who is there.
+    // Two queues with seven flows each, for every contender that is present.
     let flows = column("flows of several threads");
     assert!(
         table.rows.len() >= 4 && table.rows.iter().all(|row| row[flows].ends_with(" of 14")),
@@ -116,7 +117,7 @@ fn costs_of_packets_and_captures_are_measured() {
     find("live-footprint");
 }
 
-/// What a waiting handler needs for a packet: it can do 20,000 a second.
+/// Processing time of a packet: a handler can process 20,000 per second.
 const COST_NS: u64 = 50_000;
 const HANDLED_PER_SECOND: f64 = 20_000.0;
 const RING_MIB: u32 = 64;
@@ -127,8 +128,8 @@ fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_compu
         return;
     }
     let bed = Bed::with_queues(4).unwrap();
-    // Of 80,000 that the workers can do, 56,000 are offered, most of them to the first. Deep enough that a busy
-    // machine loses nothing because of missing processor time.
+    // Of the workers' capacity of 80,000, 56,000 are offered, most of them to the first worker. The pools are
+    // deep enough that a busy machine loses no packets for lack of CPU time.
     let mut sender = FlowSender {
         rates: vec![47_600.0, 2_800.0, 2_800.0, 2_800.0],
         ports: (0..4).map(|queue| vec![2000 + queue]).collect(),
@@ -146,14 +147,14 @@ fn under_heavy_load_advanced_mode_loses_nothing_and_a_thread_per_queue_the_compu
             assert_eq!(trial.lost(), 0, "{trial:?}");
             continue;
         }
-        // Its worker had this long at most, and its ring keeps as many as there are cells.
+        // The worker had at most this much time, and its ring holds as many packets as there are cells.
         let could = HANDLED_PER_SECOND * begin.elapsed().as_secs_f64() + f64::from(field.cells());
         let surplus = 3.0 * sender.rates[0] - could;
         assert!(trial.lost() as f64 >= surplus, "{}: {trial:?}, {surplus} expected", contender.name);
     }
 }
 
-/// Has enough after so many steps.
+/// Stops the run after this many steps.
 struct Impatient {
     steps: AtomicUsize,
     kept: AtomicUsize,
@@ -193,7 +194,7 @@ fn an_interrupted_lab_continues_after_its_finished_experiments() {
         Runner { directory: directory.path().to_owned(), effort: Effort::Quick, seed: 1, again: false };
     let mut experiments = lab().experiments();
     experiments.retain(|experiment| ["live-cost", "live-burst"].contains(&experiment.id()));
-    // The first takes five steps.
+    // The first experiment takes five steps.
     let outcome = runner.run(&experiments, &Impatient::after(7));
     assert!(matches!(outcome, Err(RunnerError::Stopped)), "{outcome:?}");
     let patient = Impatient::after(usize::MAX);
@@ -214,7 +215,7 @@ fn processes() -> BTreeMap<u32, (u32, u64)> {
     entries.filter_map(|entry| Some((number(&entry)?, describe(&entry.path())?))).collect()
 }
 
-/// Waits for a process that this one has started in another namespace, and gives the namespace.
+/// Waits for a process that the lab has started in another namespace. Returns the namespace.
 fn namespace_of_a_contender(lab: &Child) -> u64 {
     let own = fs::metadata("/proc/self/ns/net").unwrap().ino();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -243,7 +244,7 @@ fn a_killed_lab_leaves_no_process_and_no_namespace() {
     let namespace = namespace_of_a_contender(&lab);
     lab.kill().unwrap();
     lab.wait().unwrap();
-    // A namespace without a process is gone: the lab gives none a name.
+    // The lab's namespaces have no names, so one without a process is gone.
     let deadline = Instant::now() + Duration::from_secs(60);
     while processes().into_values().any(|(_, other)| other == namespace) {
         assert!(Instant::now() < deadline, "a process is still in the namespace");

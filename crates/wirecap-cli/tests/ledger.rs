@@ -1,5 +1,5 @@
-//! The ledger covers the whole way of a packet, loss is said while it happens, and the command ends with its ledger
-//! whatever ends it.
+//! The ledger covers the whole path of a packet, losses are reported when they happen, and the command prints
+//! its ledger no matter what ends it.
 
 mod recording;
 
@@ -19,7 +19,7 @@ fn path(directory: &TempDir, name: &str) -> String {
     directory.path().join(name).display().to_string()
 }
 
-/// Runs a shell's script where the receiver is, until the capture in it has begun.
+/// Runs a shell script in the receiver's namespace, and waits until its capture has begun.
 fn script(bed: &Bed, script: &str) -> Running {
     let mut running = bed.start(Command::new("sh").args(["-c", script]));
     running.wait_for("capturing");
@@ -44,7 +44,7 @@ fn signals_within_a_second_are_one_and_sigusr_does_not_kill() {
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
         for signal in [Signal::USR2, Signal::USR1, Signal::TERM, Signal::TERM, Signal::TERM, Signal::INT] {
             running.signal(signal);
-            // As timeout(1) does: to the process, then to its group.
+            // Like timeout(1): first to the process, then to its group.
             thread::sleep(Duration::from_millis(round));
         }
         let finished = running.finish();
@@ -72,13 +72,14 @@ fn sigusr1_prints_the_ledger_so_far() {
 }
 
 #[test]
-fn timeout_does_not_cost_the_ledger_of_any_command() {
+fn every_command_prints_its_ledger_under_timeout() {
     if !privileged() {
         return;
     }
     let bed = Bed::new(1);
     for command in ["count", "handle"] {
-        // timeout(1) signals the command, then its own process group, which has the command in it.
+        // timeout(1) sends the signal to the command and then to its own process group, to which the command
+        // belongs.
         let script = format!("timeout 1 {WIRECAP} {command} -i a1 -R 16 --json; echo status $? >&2");
         let running = self::script(&bed, &script);
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
@@ -105,7 +106,7 @@ fn count_writes_into_a_pipe_and_ends_with_its_reader() {
     let text = String::from_utf8(finished.stdout.clone()).unwrap();
     assert_eq!(text.lines().filter(|line| line.contains(" packets, ")).count(), 2, "{text}");
     said(&finished, &["lossless: yes"]);
-    // The reader reads nothing: the time is over all the same.
+    // The capture ends in time although the reader reads nothing.
     let mut unread = bed.start(
         Command::new("sh")
             .args(["-c", &format!("{WIRECAP} count -i a1 -R 16 --interval 1ms --duration 2s | sleep 5")]),
@@ -116,7 +117,7 @@ fn count_writes_into_a_pipe_and_ends_with_its_reader() {
 }
 
 #[test]
-fn a_limit_on_the_file_s_size_ends_the_capture_with_its_ledger() {
+fn a_file_size_limit_ends_the_capture_with_its_ledger() {
     if !privileged() {
         return;
     }
@@ -135,8 +136,8 @@ fn a_limit_on_the_file_s_size_ends_the_capture_with_its_ledger() {
     assert_eq!(ledger["recorded"]["in_file"], lines.len(), "{ledger}");
 }
 
-/// Records on a disk of this size, which only the command sees, and says the status on standard error at the end; then the file
-/// is copied to the path that is returned.
+/// Records to a disk of this size that is visible only to the command. At the end, the exit status is printed
+/// on standard error, and the file is copied to the returned path.
 fn capture_on_disk(bed: &Bed, directory: &TempDir, size: &str, options: &str) -> (Running, String) {
     let (disk, kept) = (path(directory, "disk"), path(directory, "kept"));
     let command = format!(
@@ -177,7 +178,7 @@ fn a_disk_that_is_full_when_the_interface_is_gone_is_in_the_ledger_as_well() {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();
     let (running, kept) = capture_on_disk(&bed, &directory, "256k", "--reattach off");
-    // Less than a page: the capture has failed when the first of them is written.
+    // Less than a page of packets, but more than the disk has room for.
     bed.generator().send(&[Load::new(0, 6000)]).unwrap();
     let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
     assert!(removal.unwrap().unwrap().success());
@@ -194,7 +195,7 @@ fn a_disk_that_is_full_when_the_interface_is_gone_is_in_the_ledger_as_well() {
 }
 
 #[test]
-fn a_file_that_was_removed_while_it_was_written_is_no_recording() {
+fn a_file_removed_while_it_is_written_is_not_counted_as_recorded() {
     if !privileged() {
         return;
     }
@@ -211,12 +212,12 @@ fn a_file_that_was_removed_while_it_was_written_is_no_recording() {
     assert_eq!((&ledger["delivered"], &ledger["recorded"]["in_file"]), (&100.into(), &0.into()), "{ledger}");
 }
 
-/// As the ledger writes numbers.
+/// A number in the ledger's format.
 fn grouped(count: u64) -> String {
     wirecap::grouped(count)
 }
 
-/// How many whole packets of 60 bytes there are in the first bytes of a pcap file: none lies across its end.
+/// The number of packets of 60 bytes in the first bytes of a pcap file, without an incomplete one at the end.
 fn packets_of_60_bytes(pcap: &[u8]) -> u64 {
     (pcap.len().saturating_sub(24) / (16 + 60)) as u64
 }
@@ -270,7 +271,7 @@ fn a_named_pipe_without_a_reader_ends_with_a_ledger() {
 }
 
 #[test]
-fn an_interface_that_goes_away_does_not_take_the_merge_window_along() {
+fn the_merge_window_is_written_when_an_interface_is_removed() {
     if !privileged() {
         return;
     }
@@ -298,7 +299,8 @@ fn an_interface_that_goes_away_does_not_take_the_merge_window_along() {
         }
         sender.flush().unwrap();
     }
-    // Both rings have packets in the window, and none can go out before the other ring is known to be empty.
+    // Both rings have packets in the merge window. No packet can be written before the other ring is known to
+    // be empty.
     let removal = bed.sender.run_in(|| Command::new("ip").args(["link", "delete", "a0"]).status());
     assert!(removal.unwrap().unwrap().success());
     let finished = running.finish();
@@ -326,7 +328,7 @@ fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
     let mut reader = BufReader::new(File::open(&fifo).unwrap());
     let mut generator = bed.generator();
     let run = generator.start(&[Load::endless(0).per_second(20_000)]).unwrap();
-    // While the reader reads nothing.
+    // The reader does not read at this time.
     running.wait_for_all(&["warning: a1@0 is losing packets", &format!("warning: {fifo} accepts no data")]);
     let draining = thread::spawn(move || {
         let mut bytes = 0;
@@ -350,7 +352,7 @@ fn loss_is_reported_while_it_happens_and_a_slow_reader_is_named() {
     assert_eq!(ledger["recorded"]["in_file"], ((bytes - 24) / 76) as u64, "{ledger}");
 }
 
-/// Packets of a low rate that come while the capture stands still: sent, and what the ledger says of them.
+/// Sends packets at a low rate while the capture is stopped. Returns the number of packets, and the ledger.
 fn stalled(buffer: &str, pause: Duration) -> (u64, serde_json::Value) {
     let bed = Bed::new(1);
     let directory = TempDir::new().unwrap();

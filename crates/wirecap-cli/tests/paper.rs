@@ -35,7 +35,7 @@ fn files(directory: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// Those that take no time in a debug build; all of them are tried in a release build.
+/// Experiments that are fast in a debug build; a release build runs all of them.
 const QUICK_ONES: &str = "--only=figure-3,figure-14,fusco-deri";
 
 fn chosen() -> &'static [&'static str] {
@@ -122,7 +122,7 @@ fn a_directory_that_cannot_be_written_is_one_clear_error() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.starts_with("wirecap: cannot write") && error.contains("file: File exists"), "{error}");
-    // One that is there, before anything has taken any time.
+    // An existing directory that cannot be written to is reported before any experiment runs.
     let output = lab("paper", Path::new("/proc"), &["--only=figure-14"]);
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8(output.stderr).unwrap();

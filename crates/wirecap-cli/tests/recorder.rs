@@ -1,4 +1,5 @@
-//! Recordings of many files on real veth pairs: what the files are together, signals, restarts, a slow disk.
+//! Recordings with several files on real veth pairs: the contents of the files together, signals, restarts, a
+//! slow disk.
 
 mod recording;
 
@@ -13,7 +14,8 @@ use tempfile::TempDir;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until};
 
-/// A pool that holds all that the tests send, so that nothing depends on the machine's speed.
+/// Options for a pool that has room for all packets of a test, so that the result does not depend on the
+/// machine's speed.
 const DEEP: [&str; 5] = ["-M", "64", "-R", "1024", "--json"];
 
 fn start(bed: &Bed, file: &Path, more: &[&str]) -> Running {
@@ -21,7 +23,7 @@ fn start(bed: &Bed, file: &Path, more: &[&str]) -> Running {
     bed.capture(&[&["capture", "-i", "a1", "-w", file], &DEEP[..], more].concat())
 }
 
-/// The files, in the order of their names.
+/// The files, ordered by name.
 fn files(directory: &Path) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -33,7 +35,7 @@ fn names(directory: &Path) -> Vec<String> {
     files(directory).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect()
 }
 
-/// The packets of a file, each by what the sender wrote into it.
+/// The data of a file's packets.
 fn packets(file: &Path) -> Vec<Vec<u8>> {
     let mut reader = Reader::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     let mut packets = Vec::new();
@@ -47,7 +49,7 @@ fn all_packets(directory: &Path) -> Vec<Vec<u8>> {
     files(directory).iter().flat_map(|file| packets(file)).collect()
 }
 
-/// Every packet was delivered, taken and is in a file.
+/// Asserts that every packet was delivered, recorded and is in a file.
 #[track_caller]
 fn assert_recorded(finished: &Finished, sent: u64) {
     finished.assert_success();
@@ -108,7 +110,7 @@ fn sighup_starts_the_next_file_and_the_capture_continues() {
     let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-size", "1G"]);
     for round in 1..=3_usize {
         bed.generator().send(&[Load::new(0, 100)]).unwrap();
-        // What was sent before the signal is in the file that it ends.
+        // Packets sent before the signal are in the file that the signal ends.
         wait_until("the packets are in the file", || {
             let last = files(folder.path()).pop().unwrap();
             last.to_str().unwrap().ends_with(".part") && tcpdump(&last, &[]).0.len() == 100
@@ -142,7 +144,7 @@ fn budgets_and_sequence_continue_after_a_restart() {
 }
 
 #[test]
-fn tcpdumps_and_dumpcaps_flags_make_the_files_that_they_make_there() {
+fn flags_of_tcpdump_and_dumpcap_create_the_same_files_as_there() {
     if !privileged() {
         return;
     }
@@ -191,7 +193,7 @@ fn a_command_is_run_for_each_complete_file() {
 }
 
 #[test]
-fn two_captures_do_not_write_to_one_file_or_set() {
+fn two_captures_do_not_write_to_the_same_file_or_set() {
     if !privileged() {
         return;
     }
@@ -210,7 +212,8 @@ fn two_captures_do_not_write_to_one_file_or_set() {
     assert_eq!(all_packets(folder.path()).len(), 200);
 }
 
-/// A library that makes the first large write of a process wait for the file that `STALLED_UNTIL` names, a minute at most.
+/// A library that delays the first large write of a process until the file `STALLED_UNTIL` exists, for at
+/// most a minute.
 const STALL: &str = r#"
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -247,14 +250,14 @@ fn stalling(folder: &TempDir) -> PathBuf {
 }
 
 #[test]
-fn a_disk_that_stalls_costs_nothing_while_the_pool_has_room_and_is_blamed_when_it_has_not() {
+fn a_stalled_disk_costs_no_packets_while_the_pool_has_room_and_is_then_reported_as_the_cause() {
     if !privileged() {
         return;
     }
     let (bed, tools) = (Bed::new(1), TempDir::new().unwrap());
     let library = stalling(&tools);
-    // 12 pages of 1 MiB are full, 13,797 short packets each or 689 long ones, before anything waits in the pool, of which seven
-    // eighths may.
+    // Before packets wait in the pool, of which seven eighths may be used, 12 pages of 1 MiB are filled, each
+    // with 13,797 short packets or 689 long ones.
     let cases = [
         ("xdp", "2048", 60, 280_000, 56_000, true),
         ("packet", "2048", 1514, 100_000, 40_000, true),

@@ -1,4 +1,4 @@
-//! `wirecap replay` against the savefile, the kernel's counters and what arrives at the other end.
+//! `wirecap replay`, compared with the savefile, the kernel's counters and the frames that arrive.
 
 mod common;
 
@@ -20,14 +20,14 @@ fn replay(bed: &Bed, file: &Path, arguments: &str) -> Finished {
     wirecap(&bed.near, &fixed.into_iter().chain(arguments.split_whitespace()).collect::<Vec<_>>())
 }
 
-/// A directory with a savefile in it.
+/// A directory with a savefile.
 struct Recorded {
     directory: tempfile::TempDir,
     frames: Vec<Vec<u8>>,
 }
 
 impl Recorded {
-    /// Frames of all lengths and many flows, 20,000 in a second.
+    /// Frames of all lengths and of many flows, 20,000 in a second.
     fn new(frames: u64) -> Self {
         let mut model = Model::new(Pattern::Even, 5);
         model.sizes = Sizes::mix(&[(60, 3), (61, 1), (590, 1), (1513, 1), (1514, 1)]);
@@ -53,7 +53,7 @@ impl Recorded {
     }
 }
 
-/// Writes these frames, each with its time.
+/// Writes these frames with their times.
 fn write(path: &Path, link_type: LinkType, frames: &[(Vec<u8>, u64)]) {
     let mut writer = Writer::new(FileSink::replace(path).unwrap(), Format::Pcap, &Section::default());
     let interface = writer.add_interface(&Interface { link_type, ..Interface::default() }).unwrap();
@@ -92,7 +92,7 @@ fn replayed_frames_arrive_unchanged_in_order_at_any_pace() {
 }
 
 #[test]
-fn no_pace_is_faster_than_it_is_meant_to_be() {
+fn no_pace_is_faster_than_requested() {
     if !privileged() {
         return;
     }
@@ -108,7 +108,7 @@ fn no_pace_is_faster_than_it_is_meant_to_be() {
         last.unix_nanos() as f64 / 1e9
     };
     let recorded_s = recorded_s(&file.path());
-    // The first frame's own distance from the start of the recording is not waited for.
+    // Replay begins with the first frame, without waiting.
     for (pace, least_s) in [
         ("", recorded_s * 0.99),
         ("-x 0.5", recorded_s * 1.98),
@@ -135,7 +135,7 @@ fn at_top_speed_every_frame_is_handed_to_the_interface() {
         assert_eq!(counters.since_start().unwrap().handed_over(), 100_000);
         assert!(json["lateness_us"].is_null(), "{json}");
     };
-    // The other end does not take XDP frames yet.
+    // The other end does not accept XDP frames yet.
     sent("", "xdp");
     let _receiving = drop_program(&bed.pair.receiver).unwrap();
     sent("", "kernel");
@@ -167,9 +167,9 @@ fn flows_arrive_on_the_queues_that_rss_selects() {
     }
 }
 
-/// By the judgement of tcpdump.
+/// tcpdump verifies the checksums.
 #[test]
-fn rounds_with_other_addresses_have_right_checksums() {
+fn rounds_with_changed_addresses_have_valid_checksums() {
     if !privileged() {
         return;
     }
@@ -197,7 +197,8 @@ fn rounds_with_other_addresses_have_right_checksums() {
     assert!(!text.contains("bad") && !text.contains("incorrect"), "{text:.2000}");
 }
 
-/// A TCP segment and a UDP datagram without payload behind this beginning of an IP header, which says TCP.
+/// A TCP segment and a UDP datagram without payload after this beginning of an IP header, in which the
+/// protocol is TCP.
 fn ip_frames(beginning: &str) -> [Vec<u8>; 2] {
     let beginning: Vec<u8> = (0..beginning.len())
         .step_by(2)
@@ -271,7 +272,7 @@ fn frames_that_cannot_be_sent_are_counted_by_reason() {
 }
 
 #[test]
-fn a_savefile_that_is_cut_off_is_sent_as_far_as_it_goes() {
+fn a_truncated_savefile_is_sent_up_to_its_last_packet() {
     if !privileged() {
         return;
     }
@@ -383,7 +384,7 @@ fn a_removed_interface_ends_sending_with_a_report() {
 }
 
 #[test]
-fn a_pipe_is_read_as_a_file_is_but_only_once() {
+fn a_pipe_is_read_like_a_file_but_only_once() {
     if !privileged() {
         return;
     }
@@ -395,7 +396,8 @@ fn a_pipe_is_read_as_a_file_is_but_only_once() {
         command.args("replay /dev/stdin -i a0 --json".split(' ')).args(options.split_whitespace());
         command.stdin(cat.stdout.take().unwrap());
         let finished: Finished = bed.near.run_in(|| command.output()).unwrap().unwrap().into();
-        // It may have been left in the middle: no process may hold the pipe's other end then.
+        // The command may not have read everything; `cat` then ends when no process has the pipe open for
+        // reading.
         drop(command);
         let _ = cat.wait();
         finished
@@ -409,7 +411,7 @@ fn a_pipe_is_read_as_a_file_is_but_only_once() {
 }
 
 #[test]
-fn an_interface_of_the_hosts_own_is_warned_of() {
+fn a_warning_names_an_interface_that_the_host_uses() {
     if !privileged() {
         return;
     }
@@ -421,9 +423,9 @@ fn an_interface_of_the_hosts_own_is_warned_of() {
     assert!(warned.stderr.contains("warning: a0 carries traffic of this host"), "{warned:#?}");
 }
 
-/// Real traffic, where it is: each frame that can be sent arrives, byte for byte and in order.
+/// Real traffic, if available: each frame that can be sent arrives unchanged and in order.
 #[test]
-fn real_recordings_arrive_as_they_are() {
+fn real_recordings_arrive_unchanged() {
     let folder = std::env::var_os("WIRECAP_TRACES").map_or("../../../shared/traces".into(), PathBuf::from);
     if !privileged() || !folder.exists() {
         return;
@@ -445,7 +447,7 @@ fn real_recordings_arrive_as_they_are() {
     }
 }
 
-/// The first frames of an Ethernet savefile that `a0` takes, with zeros for what is missing.
+/// The first frames of an Ethernet savefile that `a0` can send, with zeros in place of missing bytes.
 fn sendable(path: &Path) -> Option<Vec<Vec<u8>>> {
     let mut reader = Reader::open(path).ok()?;
     if reader.interfaces().iter().any(|interface| interface.link_type != LinkType::ETHERNET) {

@@ -1,5 +1,5 @@
-//! The files that the command reads and writes, without any interface: what it refuses, what it keeps, and that it says
-//! so when it could not write.
+//! Files that the command reads and writes, without interfaces: which ones it rejects, what it preserves, and
+//! errors when it cannot write.
 
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -26,7 +26,7 @@ fn refused(output: &Output, status: i32, words: &[&str]) {
     words.iter().for_each(|word| assert!(text.contains(word), "{word:?} is not in: {text}"));
 }
 
-/// A UDP packet over IPv4, to 10.0.0.255 if it has an odd number.
+/// A UDP packet over IPv4, to 10.0.0.255 if the number is odd.
 fn frame(number: u8) -> Vec<u8> {
     let mut frame = vec![0; 60];
     frame[..6].fill(0xff);
@@ -39,7 +39,7 @@ fn frame(number: u8) -> Vec<u8> {
     frame
 }
 
-/// A file of 100 packets, a second apart from this one on.
+/// A file of 100 packets, one second apart, beginning with this second.
 fn recorded(folder: &TempDir, format: Format, first_second: u64) -> PathBuf {
     let path = folder.path().join("recorded");
     let mut writer = Writer::new(FileSink::replace(&path).unwrap(), format, &Section::default());
@@ -86,7 +86,7 @@ fn the_input_file_is_not_written_to_under_any_name() {
 }
 
 #[test]
-fn a_file_that_exists_is_replaced_only_by_force_and_is_its_owners_alone() {
+fn an_existing_file_is_replaced_only_by_force_and_accessible_only_to_its_owner() {
     let folder = TempDir::new().unwrap();
     let (path, copy) = (recorded(&folder, Format::Pcapng, 1), folder.path().join("copy"));
     fs::write(&copy, "kept").unwrap();
@@ -100,7 +100,7 @@ fn a_file_that_exists_is_replaced_only_by_force_and_is_its_owners_alone() {
     symlink(folder.path().join("kept"), &link).unwrap();
     refused(&wirecap(&["capture", "-r", text(&path), "-w", text(&link), "--force"]), 1, &["link"]);
     assert!(!folder.path().join("kept").exists());
-    // As it is in a shell: a link to a pipe.
+    // As in a shell: a link to a pipe.
     let piped =
         format!("{WIRECAP} capture -r {} -w /dev/stdout 2>/dev/null | tcpdump -nr - | wc -l", text(&path));
     assert_eq!(String::from_utf8_lossy(&shell(&piped).stdout).trim(), "100");
@@ -112,7 +112,7 @@ fn an_existing_file_is_rejected_before_an_interface_is_opened() {
     let path = folder.path().join("kept");
     fs::write(&path, "kept").unwrap();
     let path = text(&path);
-    // There are no such interfaces: an error that names the file came first.
+    // The interfaces do not exist, but the error about the file must be reported first.
     let commands = [
         format!("capture -i nowhere0 -w {path}"),
         format!("forward nowhere0 nowhere1 --mirror {path}"),
@@ -273,7 +273,7 @@ fn expressions_match_in_a_file_what_tcpdump_matches() {
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&ours.stderr)));
         assert_eq!(theirs.split(' ').next(), Some(&*json["delivered"].to_string()), "{expression}: {theirs}");
     }
-    // tcpdump refuses it on Ethernet, too; of a cooked capture the file tells.
+    // tcpdump rejects it on Ethernet, too; a cooked capture contains the direction.
     refused(&wirecap(&["count", "-r", text(&path), "inbound"]), 1, &["savefile"]);
     let cooked = folder.path().join("cooked");
     let mut writer = Writer::new(FileSink::create(&cooked).unwrap(), Format::Pcap, &Section::default());

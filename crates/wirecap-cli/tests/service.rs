@@ -1,4 +1,5 @@
-//! A capture as a service: what it tells the manager and the journal, its configuration file, and a reload that loses no packet.
+//! A capture as a service: its messages to the service manager and the journal, its configuration file, and
+//! reloads that lose no packets.
 
 mod recording;
 
@@ -18,7 +19,7 @@ use tempfile::TempDir;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{Load, privileged, wait_until};
 
-/// A bed with a manager that listens, and a folder with a configuration file.
+/// A test bed with a service manager's socket and a directory with a configuration file.
 struct Host {
     bed: Bed,
     folder: TempDir,
@@ -56,7 +57,7 @@ impl Host {
         self.bed.run(&mut self.command(arguments))
     }
 
-    /// Starts the service, and waits until it says that it is ready.
+    /// Starts the service, and waits until it reports that it is ready.
     fn start(&self, more: &[&str]) -> Service {
         let arguments = [&["capture", "--config", "a1.conf", "--name", "a1", "--json"], more].concat();
         let mut command = self.command(&arguments);
@@ -71,7 +72,7 @@ impl Host {
         service
     }
 
-    /// The messages to the manager until one is `message`, with that one.
+    /// Returns the messages to the manager up to and including `message`.
     fn wait_for(&self, message: &str) -> Vec<String> {
         let mut messages = Vec::new();
         loop {
@@ -136,7 +137,7 @@ fn packets(file: &Path) -> u64 {
 }
 
 #[test]
-fn the_manager_hears_of_start_life_reload_and_end_and_the_journal_has_priorities() {
+fn the_manager_is_notified_of_start_watchdog_reload_and_end_and_the_journal_has_priorities() {
     if !privileged() {
         return;
     }
@@ -175,7 +176,7 @@ fn a_reload_changes_filter_and_files_and_loses_no_packet() {
     host.configure("file-packets = 1000\nfilter = udp\n");
     let service = host.start(&[]);
     let mut generator = host.bed.generator();
-    // Reloads while packets come: each has another filter that matches them all, and other files.
+    // Reloads under traffic: each time with another filter that matches all packets, and with other files.
     let reloads = std::thread::scope(|scope| {
         let sending =
             scope.spawn(|| (0..40).for_each(|_| drop(generator.send(&[Load::new(0, 500)]).unwrap())));
@@ -211,7 +212,7 @@ fn a_reload_changes_filter_and_files_and_loses_no_packet() {
 }
 
 #[test]
-fn a_configuration_that_is_wrong_changes_nothing_and_is_named() {
+fn an_invalid_configuration_is_reported_and_changes_nothing() {
     if !privileged() {
         return;
     }
@@ -264,9 +265,9 @@ fn a_service_without_privileges_is_reloaded_as_well() {
     assert!(counts.iter().sum::<u64>() == 50 && counts.iter().all(|&count| count <= 20), "{counts:?}");
 }
 
-/// The unit as it is installed, but for the path of the command.
+/// The installed unit, except for the path of the command.
 #[test]
-fn the_unit_is_one_and_is_confined() {
+fn the_unit_is_valid_and_confined() {
     let folder = TempDir::new().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/wirecap@.service");
     let text = fs::read_to_string(source).unwrap().replace("/usr/bin/wirecap", WIRECAP);
@@ -281,14 +282,14 @@ fn the_unit_is_one_and_is_confined() {
         )
     };
     assert_eq!(analyze(&["verify", "--man=no"]), (true, String::new()));
-    // Of 100: services that are not confined have 96. This one needs interfaces, sockets and BPF.
+    // Out of 100: services without confinement have 96. This one needs interfaces, sockets and BPF.
     let (is_below, text) = analyze(&["security", "--offline=true", "--no-pager", "--threshold=32"]);
     assert!(is_below, "{text}");
 }
 
-/// Every option of the example is one, and the file names of tmpfiles and example agree.
+/// All options in the example are valid, and tmpfiles and the example use the same file names.
 #[test]
-fn the_example_is_a_configuration() {
+fn the_example_is_a_valid_configuration() {
     let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let example = fs::read_to_string(packaging.join("eth0.conf")).unwrap();
     let used: BTreeSet<&str> = example.lines().filter_map(|line| line.strip_prefix("write = ")).collect();

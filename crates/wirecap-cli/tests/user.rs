@@ -1,4 +1,4 @@
-//! `capture -Z`: the process that looks at packets has no privileges, and everything works all the same.
+//! `capture -Z`: the process that parses packets has no privileges, and all features work.
 
 mod recording;
 
@@ -12,11 +12,11 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap_testbed::{Load, VethPair, pass_program, privileged, wait_until};
 
-/// The user of these tests, whom every system has.
+/// The user of these tests, which every system has.
 const USER: &str = "nobody";
 const UID: u32 = 65534;
 
-/// A folder that only the user can write to, below one that every user can enter.
+/// A directory that only the user can write to, in a directory that every user can enter.
 fn folder() -> (TempDir, PathBuf) {
     let outer = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(outer.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -33,10 +33,10 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// What /proc says of each thread of the process, line by line.
+/// The contents of /proc for each thread of the process, line by line.
 fn threads(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok()).collect()
 }
 
@@ -58,9 +58,9 @@ fn assert_without_privileges(running: &Running) {
     }
 }
 
-/// What the service has of root's rights: it must not look into the user's directory.
+/// The privileges of root that the service has: they do not include reading the user's directory.
 #[test]
-fn a_process_with_few_of_roots_rights_records_into_a_directory_that_only_the_user_may_enter() {
+fn a_process_with_few_privileges_of_root_records_into_a_directory_that_only_the_user_may_enter() {
     if !privileged() {
         return;
     }
@@ -91,7 +91,7 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
     }
     for engine in ["xdp", "packet"] {
         let mut bed = Bed::new(1);
-        // Without a program in the driver, the sender's frames would not pass a veth as XDP frames.
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
         let pass = |bed: &Bed| (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
         let mut _passing = pass(&bed);
         let (_outer, folder) = folder();
@@ -130,7 +130,7 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
         wait_until("a signal completes the third", || {
             names(&folder).iter().filter(|name| name.ends_with(".pcap")).count() == 3
         });
-        // The interface goes and comes back.
+        // The interface is removed and created again.
         bed.pair.receiver.delete().unwrap();
         bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 1, 1500).unwrap();
         _passing = pass(&bed);
@@ -157,7 +157,7 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
     }
 }
 
-/// Who owns the files of a directory, and their names.
+/// The owners and names of the files in a directory.
 fn owners(directory: &Path) -> Vec<(u32, String)> {
     let owner = |name: String| (fs::symlink_metadata(directory.join(&name)).unwrap().uid(), name);
     names(directory).into_iter().map(owner).collect()
@@ -196,7 +196,7 @@ fn a_recording_without_privileges_writes_indexes() {
             let index = wirecap_index::load(&folder.join(segment)).unwrap();
             assert_eq!(index.packets(), if segment.starts_with("t-00003") { 200 } else { 400 }, "{segment}");
         }
-        // The clock of the engine xdp takes a program at a tracepoint, which the broker allows.
+        // The clock of the engine xdp uses a program at a tracepoint, which the broker permits.
         let reader = wirecap::savefile::Reader::open(folder.join(&owners[0].1)).unwrap();
         let clock = reader.interfaces()[0].time_source.as_deref().unwrap();
         assert!(engine == "packet" || clock.contains("first packet of a batch"), "{clock}");
@@ -211,7 +211,7 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
     const USUAL: u32 = 64_321;
     let bed = Bed::new(1);
     let (outer, folder) = folder();
-    // A list of users that has user wirecap, where the command looks for one.
+    // A list of users that contains the user wirecap, at the path that the command reads.
     let users = outer.path().join("passwd");
     let others = fs::read_to_string("/etc/passwd").unwrap();
     let others: String =
@@ -245,12 +245,12 @@ fn root_records_as_the_owner_of_the_directory_or_as_user_wirecap() {
         assert_eq!(finished.stderr.contains("recording as user"), is_default, "{}", finished.stderr);
         let owners = owners(&folder);
         assert_eq!(owners, [(owner, "t-00001.pcap".to_owned())], "{has_wirecap} {mode:o} {more:?}");
-        // What is outside the directory was opened before.
+        // The file outside the directory was opened before the privileges were dropped.
         assert!(fs::read_to_string(&list).unwrap().contains("t-00001.pcap"));
         fs::remove_file(folder.join("t-00001.pcap")).unwrap();
         fs::remove_file(list).unwrap();
     }
-    // A directory of root's stays root's.
+    // In a directory of root, files belong to root.
     let file = outer.path().join("t.pcap");
     let mut command = Command::new(recording::WIRECAP);
     let finished = bed.run(command.args(["capture", "-i", "a1", "--duration", "200ms", "-w"]).arg(&file));

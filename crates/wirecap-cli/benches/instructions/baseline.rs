@@ -1,4 +1,4 @@
-//! The table, and the baseline that it is held against.
+//! The committed baseline, and the table that compares new counts with it.
 
 use std::fmt::Write;
 use std::fs;
@@ -15,15 +15,15 @@ const HEAD: &str = "path,rings,instructions";
 pub(crate) struct Cell {
     pub(crate) path: String,
     pub(crate) rings: usize,
-    /// Per packet.
+    /// Instructions per packet.
     pub(crate) instructions: f64,
 }
 
-/// What was counted before.
+/// The committed counts.
 #[derive(Debug)]
 pub(crate) struct Baseline {
     cells: Vec<Cell>,
-    /// With what it was counted.
+    /// The tools with which it was counted.
     tools: String,
 }
 
@@ -45,9 +45,23 @@ impl Baseline {
         Ok(Self { cells, tools })
     }
 
-    /// Writes the file: with `counted` alone, or with what was not counted as it was.
+    /// Writes the file. Cells that were not counted keep their old values, or are removed if `alone`.
+    ///
+    /// # Errors
+    ///
+    /// If the old values were counted with other tools, or the file cannot be written.
     pub(crate) fn replace(counted: &[Cell], alone: bool) -> Outcome<()> {
-        let before = if alone { Vec::new() } else { Self::committed()?.cells };
+        let before = match alone {
+            true => Vec::new(),
+            false => match Self::committed()? {
+                committed if committed.tools == tools() => committed.cells,
+                _ => {
+                    return Err(
+                        "the other paths were counted with other tools: write all, without --only".into()
+                    );
+                }
+            },
+        };
         let mut text = format!("# {}\n{HEAD}\n", tools());
         for path in PATHS {
             for rings in RINGS {
@@ -60,7 +74,7 @@ impl Baseline {
         Ok(fs::write(FILE, text)?)
     }
 
-    /// Instructions per packet, and how they stand to the baseline.
+    /// A table of the instructions per packet and their difference from the baseline.
     pub(crate) fn table(&self, counted: &[Cell]) -> String {
         let mut table = format!("baseline: {}\nhere:     {}\n", self.tools, tools());
         let _ = write!(table, "\n{:<18}", "per packet");
@@ -81,8 +95,8 @@ impl Baseline {
         table + "\n"
     }
 
-    /// What exceeds the baseline by more than the share `tolerance`, and advanced mode that exceeds basic mode by more
-    /// than `advanced`.
+    /// Lists the cells that exceed the baseline by more than the share `tolerance`, and those of advanced mode that
+    /// exceed basic mode by more than `advanced`.
     pub(crate) fn excesses(&self, counted: &[Cell], tolerance: f64, advanced: f64) -> Vec<String> {
         let over_baseline = |cell: &Cell| match find(&self.cells, &cell.path, cell.rings) {
             None => Some(format!("{}, rings {}: no baseline", cell.path, cell.rings)),
@@ -111,12 +125,12 @@ fn find<'a>(cells: &'a [Cell], path: &str, rings: usize) -> Option<&'a Cell> {
     cells.iter().find(|cell| cell.path == path && cell.rings == rings)
 }
 
-/// By what share `cell` exceeds `before`.
+/// The excess of `cell` over `before`, as a share of `before`.
 fn excess(cell: &Cell, before: &Cell) -> f64 {
     cell.instructions / before.instructions - 1.0
 }
 
-/// What the counts depend on beside the source.
+/// The tools that the counts depend on, in addition to the source.
 fn tools() -> String {
     let version = |program: &str| {
         let output = Command::new(program).arg("--version").output().ok();

@@ -1,4 +1,4 @@
-//! Rings in heap memory, with the workers that applications have.
+//! A capture of simulated rings in heap memory, with its workers.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use wirecap::{Capture, Chunk, Geometry, Mode, Timestamp, Worker};
 
 use crate::Outcome;
 
-/// M, the default.
+/// M: the default.
 pub(crate) const CHUNK_CELLS: u32 = 256;
 /// R.
 const CHUNKS: u32 = 16;
-/// Slots of tx and completion rings: for all cells.
+/// Slots of the tx and completion rings: one for each cell.
 const TX_SLOTS: u32 = CHUNK_CELLS * CHUNKS;
-/// Chunks of each ring in a round: less than T.
+/// Chunks that arrive on each ring per round: fewer than T, so that none is offloaded.
 pub(crate) const BALANCED: u32 = 8;
-/// The paper's T.
+/// T of the WireCAP paper.
 pub(crate) const ADVANCED: Mode = Mode::Advanced(0.6);
 
 /// UDP over IPv4 in 60 bytes.
@@ -30,7 +30,7 @@ pub(crate) struct Bed {
     pub(crate) kernels: SimCapture,
     pub(crate) capture: Capture,
     pub(crate) workers: Vec<Worker>,
-    /// How many packets have arrived.
+    /// Number of packets that have arrived.
     pub(crate) arrived: u64,
 }
 
@@ -41,28 +41,28 @@ impl Bed {
             workers,
             geometry: Geometry { chunk_cells: CHUNK_CELLS, chunks: CHUNKS, cell_bytes: 2048 },
             mode,
-            // However slow callgrind is, no worker is.
+            // callgrind is slow; the workers must not be treated as stalled.
             stuck_after: Duration::from_secs(3600),
             tx_slots: TX_SLOTS,
             ..SimSettings::default()
         }
     }
 
-    /// A worker for each ring.
+    /// A capture with one worker per ring.
     pub(crate) fn new(rings: usize, mode: Mode) -> Outcome<Self> {
         let mut bed = Self::open(&Self::settings(rings, rings, mode))?;
         bed.workers = bed.capture.workers();
         Ok(bed)
     }
 
-    /// Whose workers are still to be taken.
+    /// Opens the capture, but does not take its workers.
     pub(crate) fn open(settings: &SimSettings) -> Outcome<Self> {
         let kernels = SimCapture::new(settings);
         let capture = kernels.capture()?;
         Ok(Self { kernels, capture, workers: Vec::new(), arrived: 0 })
     }
 
-    /// Lets so many chunks' worth of packets arrive on each of `rings`, on all of them by turns.
+    /// Delivers `chunks` chunks of packets to each of `rings`, one packet per ring in turn.
     pub(crate) fn arrive(&mut self, rings: impl Iterator<Item = usize> + Clone, chunks: u32) {
         for _ in 0..chunks * CHUNK_CELLS {
             for ring in rings.clone() {
@@ -77,7 +77,7 @@ impl Bed {
         self.capture.rings().len()
     }
 
-    /// Each worker's next chunks, so many.
+    /// Takes the next `chunks` chunks of each worker.
     pub(crate) fn take(workers: &mut [Worker], chunks: u32, taken: &mut Vec<Chunk>) -> Outcome<()> {
         for worker in workers {
             for _ in 0..chunks {
@@ -87,8 +87,8 @@ impl Bed {
         Ok(())
     }
 
-    /// Checks that all that arrived was delivered, and `offloaded` chunks of it by buddies, and that all cells are where
-    /// the kernel takes them. Gives the number of packets.
+    /// Checks that every packet was delivered, that buddies took `offloaded` chunks, and that the kernel has all cells
+    /// again. Returns the number of packets.
     pub(crate) fn balance(self, offloaded: u64) -> Outcome<u64> {
         let delivered = self.kernels.ledger(Duration::ZERO);
         assert_eq!(delivered.total.delivered, self.arrived, "{delivered}");

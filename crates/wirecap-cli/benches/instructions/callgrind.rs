@@ -1,4 +1,4 @@
-//! Has callgrind count what a path does between the kernel's turns.
+//! Counts the instructions of a path with callgrind, without those of the simulated kernel.
 
 use std::env;
 use std::hint::black_box;
@@ -8,14 +8,14 @@ use std::thread;
 
 use crate::{Cell, Outcome, Path};
 
-/// What callgrind counts is what is done in here: it is told this function's name.
+/// callgrind counts only while this function runs: `--toggle-collect` names it.
 #[inline(never)]
 pub(crate) fn counted_part<T>(work: impl FnOnce() -> T) -> T {
-    // Not the last thing that is done: the call must return to here.
+    // Prevents a tail call: `work` must return to this function.
     black_box(work())
 }
 
-/// The same, uncounted.
+/// The same as `counted_part`, but not counted.
 #[inline(never)]
 pub(crate) fn rehearsed<T>(work: impl FnOnce() -> T) -> T {
     black_box(work())
@@ -26,7 +26,7 @@ pub(crate) fn is_installed() -> bool {
     version.is_ok_and(|status| status.success())
 }
 
-/// Instructions per packet of all these, each counted in a process of its own, as many at a time as there are processors.
+/// Counts the instructions per packet of each cell in a separate process; one process per CPU runs at a time.
 pub(crate) fn count_all(cells: &[(&Path, usize)]) -> Outcome<Vec<Cell>> {
     let (next, counted) = (Mutex::new(cells.iter().enumerate()), Mutex::new(Vec::new()));
     let work = || -> Outcome<()> {

@@ -1,14 +1,14 @@
-//! Counts our instructions per packet where nothing disturbs them: one thread, rings in heap memory, the kernel's half
-//! played by the simulator and not counted.
+//! Counts wirecap's instructions per packet without a kernel: one thread, rings in heap memory. The simulator is the
+//! kernel's half of the rings; its instructions are not counted.
 //!
-//! `cargo bench -p wirecap-cli --bench instructions` prints a table of paths and numbers of rings beside the committed
-//! baseline; `-- --check` fails where a path exceeds it, `-- --write` makes it anew. Each cell of the table is a process
-//! of its own under callgrind, so that no path changes what another one finds in the heap. Without `--bench`, as
-//! `cargo test` starts it, every path runs once without callgrind: only to see that its books balance.
+//! `cargo bench -p wirecap-cli --bench instructions` prints a table of paths and numbers of rings, compared with the
+//! committed baseline. `-- --check` fails if a path exceeds the baseline; `-- --write` writes a new baseline. callgrind
+//! counts each cell of the table in a separate process, so that no path affects the heap of another. Without `--bench`,
+//! as under `cargo test`, every path runs once without callgrind, to check that its ledger balances.
 //!
-//! The counts depend on code generation: they are those of the profile `bench` (which is `release`) of one compiler, and
-//! on the C library's `malloc` and `memcpy`, which chooses by the processor. On one machine they repeat to the
-//! instruction, nearly. After a new compiler the baseline is made anew, from the same source as the old one.
+//! The counts depend on the compiler, its profile `bench` (the same as `release`), the C library's `malloc`, and its
+//! `memcpy`, which is selected by CPU model. On one machine they repeat to within 0.01 %. After an update of the
+//! compiler, write a new baseline from the same source as the old one.
 
 mod baseline;
 mod bed;
@@ -24,27 +24,28 @@ use paths::{PATHS, Path};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// The numbers of rings.
+/// Numbers of rings to count.
 const RINGS: [usize; 4] = [1, 2, 4, 8];
 
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Given by cargo bench
+    /// Passed by cargo bench
     #[arg(long, global = true, hide = true)]
     bench: bool,
-    /// Fail if a path exceeds its baseline by more than the tolerance, or advanced mode basic mode by more than its own
+    /// Fail if a path exceeds its baseline by more than --tolerance, or advanced mode exceeds basic mode by more than
+    /// --advanced
     #[arg(long)]
     check: bool,
-    /// By how much a path may exceed its baseline, in percent
+    /// Maximum excess of a path over its baseline, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 0.5)]
     tolerance: f64,
-    /// By how much advanced mode may exceed basic mode while nothing is offloaded, in percent
+    /// Maximum excess of advanced mode over basic mode while no chunk is offloaded, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0)]
     advanced: f64,
-    /// Write what is counted to the baseline
+    /// Write the counts to the baseline
     #[arg(long, conflicts_with = "check")]
     write: bool,
-    /// Only paths whose names contain this
+    /// Count only paths whose names contain TEXT
     #[arg(long, value_name = "TEXT", default_value = "")]
     only: String,
     #[command(subcommand)]
@@ -53,7 +54,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One path, and say how many packets took it
+    /// Run one path and print its number of packets
     Run { path: String, rings: usize },
 }
 

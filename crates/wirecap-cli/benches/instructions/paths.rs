@@ -1,4 +1,4 @@
-//! The paths that packets take, each with the kernel's turns between the parts that are counted.
+//! The measured paths of packets. The simulated kernel runs between the counted parts of a path.
 
 use std::io;
 
@@ -11,15 +11,15 @@ use crate::Outcome;
 use crate::bed::{ADVANCED as T, BALANCED, Bed, CHUNK_CELLS};
 use crate::callgrind::{counted_part, rehearsed};
 
-/// Rounds that are counted, after one that makes what is kept for later.
+/// Counted rounds. An uncounted round precedes them and allocates the memory that they reuse.
 const ROUNDS: u32 = 4;
-/// Chunks of a ring that buddies take of its 16: down to T.
+/// Chunks that buddies take from a full ring of 16 before its backlog is below T.
 const OFFLOADED: usize = 7;
 
 pub(crate) const BASIC: &str = "capture-basic";
 pub(crate) const ADVANCED: &str = "capture-advanced";
 
-/// A path, and what takes it over so many rings; gives how many packets did while it was counted.
+/// A path of packets. `take` runs it on this number of rings and returns the number of counted packets.
 pub(crate) struct Path {
     pub(crate) name: &'static str,
     pub(crate) fewest_rings: usize,
@@ -50,12 +50,12 @@ impl Path {
     }
 }
 
-/// Does the counted part of a round, which is not counted in the first one.
+/// Runs the counted part of a round. In round 0 it is not counted.
 fn part<T>(round: u32, work: impl FnOnce() -> T) -> T {
     if round == 0 { rehearsed(work) } else { counted_part(work) }
 }
 
-/// How many packets of all rounds came in those that were counted.
+/// The number of packets in the counted rounds, from the number in all rounds.
 fn of_counted_rounds(packets: u64) -> u64 {
     packets / u64::from(ROUNDS + 1) * u64::from(ROUNDS)
 }
@@ -73,7 +73,7 @@ fn capture(rings: usize, mode: Mode) -> Outcome<u64> {
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// Chunks in hand: data and time of each packet are looked at.
+/// Reads the data and the timestamp of each packet in captured chunks.
 fn iterate(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::new(rings, Mode::Basic)?;
     let mut chunks = Vec::new();
@@ -89,12 +89,12 @@ fn iterate(rings: usize) -> Outcome<u64> {
         });
         chunks.clear();
     }
-    // Of each packet the first byte of its type, and when it came.
+    // The sums of the first byte of each packet's EtherType, and of its timestamp.
     assert_eq!(looked_at, (bed.arrived * 8, bed.arrived * (bed.arrived + 1) / 2 * 100));
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// Chunks in hand are given back.
+/// Recycles captured chunks.
 fn recycle(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::new(rings, Mode::Basic)?;
     let mut chunks = Vec::new();
@@ -106,7 +106,7 @@ fn recycle(rings: usize) -> Outcome<u64> {
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// One ring is full, and the workers of the others take chunks from it by turns until it is down to T.
+/// One ring is full. The workers of the other rings take chunks from it in turn until its backlog is below T.
 fn offload(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::new(rings, T)?;
     let mut chunks = Vec::with_capacity(OFFLOADED);
@@ -131,7 +131,8 @@ fn offload(rings: usize) -> Outcome<u64> {
     Ok(rounds * OFFLOADED as u64 * u64::from(CHUNK_CELLS))
 }
 
-/// From the rx ring by `send` to the tx ring, and once the kernel has sent it, home.
+/// Moves packets from the rx ring to the tx ring with `send`. After the kernel has sent them, their cells return to the
+/// pool.
 fn forward(rings: usize, mode: Mode, send: impl Fn(&mut Chunk, &mut Port)) -> Outcome<u64> {
     let settings = Bed::settings(rings, rings, mode);
     let mut bed = Bed::open(&SimSettings { forwards: true, ..settings })?;
@@ -162,7 +163,7 @@ fn forward(rings: usize, mode: Mode, send: impl Fn(&mut Chunk, &mut Port)) -> Ou
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// Each packet gets another address.
+/// Sends packets one by one, each with a new destination MAC address.
 fn one_by_one(chunk: &mut Chunk, port: &mut Port) {
     for mut packet in chunk.drain() {
         packet.data_mut()[..6].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
@@ -174,7 +175,7 @@ fn together(chunk: &mut Chunk, port: &mut Port) {
     port.send_all(chunk.drain());
 }
 
-/// A program on libpcap's interface reads all rings.
+/// A libpcap program reads all rings.
 fn drop_in(rings: usize, read: fn(&mut OpenHandle, u32) -> Tally) -> Outcome<u64> {
     let mut bed = Bed::open(&Bed::settings(rings, 1, Mode::Basic))?;
     let mut handle = OpenHandle::over(bed.kernels.capture()?)?;
@@ -189,7 +190,8 @@ fn drop_in(rings: usize, read: fn(&mut OpenHandle, u32) -> Tally) -> Outcome<u64
     bed.balance(0).map(of_counted_rounds)
 }
 
-/// `wirecap capture` writes what waits in the rings; where there are several, in the order of time, which is by turns.
+/// `wirecap capture` writes the waiting packets. Packets of several rings are written in order of time: one from each
+/// ring in turn.
 fn record(rings: usize) -> Outcome<u64> {
     let mut bed = Bed::open(&Bed::settings(rings, 1, Mode::Basic))?;
     bed.arrive(0..rings, 16);

@@ -1,5 +1,5 @@
-//! `wirecap count` beside the bare loop, advanced beside basic mode, large pools beside small ones: instructions
-//! per packet, and the rate that each sustains.
+//! Instructions per packet and sustained rate: `wirecap count` compared with the bare loop, advanced mode with basic
+//! mode, large pools with small ones.
 
 use std::thread;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
 
-/// Cells that each has: R x M of the default geometry.
+/// Cells of the bare loop: as many as R x M of the others.
 const CELLS: u32 = 131_072;
 
-/// A program that receives all there is.
+/// A program that receives every packet.
 struct Contender {
     name: &'static str,
     command: CommandLine,
@@ -43,9 +43,9 @@ fn contenders() -> Outcome<Vec<Contender>> {
     ])
 }
 
-/// How instructions are counted.
+/// The settings of an instruction count.
 struct Counting {
-    /// Packets of two runs, of which the difference counts.
+    /// Packets in each of two runs. The result is computed from the difference of the runs.
     runs: [u64; 2],
     per_second: u64,
 }
@@ -58,7 +58,7 @@ impl Counting {
         }
     }
 
-    /// User-space instructions per packet, without start and end of the program; `None` without valgrind.
+    /// User-space instructions per packet, excluding start and end of the program. `None` if valgrind is missing.
     fn count(&self, bed: &Bed, generator: &mut Generator, command: &CommandLine) -> Outcome<Option<f64>> {
         let mut points = Vec::new();
         for packets in self.runs {
@@ -76,10 +76,10 @@ pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
-    println!("\ninstructions per packet (callgrind, {} packets of 60 bytes a second)", counting.per_second);
+    println!("\ninstructions per packet (callgrind, {} packets/s of 60 bytes)", counting.per_second);
     let mut baseline = None;
     for Contender { name, command } in contenders()? {
-        // A loop that spins executes as many instructions as it has time for.
+        // The instructions of a spinning loop depend on the duration of the run, not on the packets.
         if name.ends_with("spin") {
             continue;
         }
@@ -90,7 +90,7 @@ pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
     instructions_of_modes(effort)
 }
 
-/// Basic and advanced mode, on two rings with a worker each.
+/// Basic and advanced mode, on two rings with one worker each.
 fn modes() -> [Contender; 2] {
     let count = |name, mode: &str| Contender {
         name,
@@ -99,12 +99,12 @@ fn modes() -> [Contender; 2] {
     [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
 }
 
-/// What advanced mode costs under balanced load, where it has nothing to do.
+/// The cost of advanced mode under balanced load, when no chunks are offloaded.
 fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     let bed = Bed::with_queues(2)?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
-    println!("\ninstructions per packet, two rings alike ({} packets a second)", counting.per_second);
+    println!("\ninstructions per packet, two equally loaded rings ({} packets/s)", counting.per_second);
     let modes = modes();
     let mut slopes = [Figures::default(), Figures::default()];
     let mut ratios = Figures::default();
@@ -124,8 +124,8 @@ fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     Ok(())
 }
 
-/// Instructions and packets of a run until so many packets have come, which are all there are: at the end of
-/// a capture buddies help whatever the threshold.
+/// Instructions and packets of a run that ends after `packets` packets, exactly as many as are sent: none wait at
+/// the end of the capture, when buddies take chunks regardless of the threshold.
 fn count_instructions(
     bed: &Bed,
     generator: &mut Generator,
@@ -149,7 +149,8 @@ fn count_instructions(
     Ok(Some((instructions, delivered)))
 }
 
-/// All loads here are balanced. The bare loop has no offloading, and says nothing of it.
+/// Returns an error if chunks were offloaded, because all loads here are balanced. The bare loop does not report
+/// offloaded chunks.
 fn no_offloading(finished: &Finished) -> Outcome<()> {
     match finished.ledger("/offloaded_chunks") {
         Ok(0) | Err(_) => Ok(()),
@@ -157,11 +158,11 @@ fn no_offloading(finished: &Finished) -> Outcome<()> {
     }
 }
 
-/// Frames per second that each contender takes when the kernel sends as fast as it can, one after the
-/// other in each round.
+/// Packets per second that each contender receives from the in-kernel generator at its top rate. In each round, the
+/// contenders run in turn.
 pub(crate) fn rates(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
-    println!("\nrate at the top of the in-kernel generator ({frames} frames of 60 bytes a run)");
+    println!("\nrate received at the in-kernel generator's top rate ({frames} frames of 60 bytes per run)");
     let (bed, contenders) = (Bed::new()?, contenders()?);
     let rounds = compare(&bed, &contenders, "bare", frames, effort.rounds(15))?;
     for (contender, rounds) in contenders.iter().zip(rounds).filter(|(contender, _)| contender.is_ours()) {
@@ -171,18 +172,18 @@ pub(crate) fn rates(effort: Effort) -> Outcome<()> {
     Ok(())
 }
 
-/// Advanced beside basic mode under balanced load.
+/// Sustained rate of advanced and basic mode under balanced load.
 pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
-    println!("\nmodes, two rings alike ({frames} frames of 60 bytes a run, as fast as possible)");
+    println!("\nmodes, two equally loaded rings ({frames} frames of 60 bytes per run, at top rate)");
     compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort.rounds(15)).map(drop)
 }
 
-/// What a large pool costs and warm cells give back: the library at the top of the generator, each header
-/// touched.
+/// Sustained rate of the library with small and large pools, with and without warm cells, at the generator's top rate.
+/// The receiver touches each header.
 pub(crate) fn warm(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
-    println!("\npools and warm cells ({frames} frames of 60 bytes a run, as fast as possible)");
+    println!("\npools and warm cells ({frames} frames of 60 bytes per run, at top rate)");
     let touch = |name, arguments: &str| -> Outcome<_> {
         Ok(Contender { name, command: CommandLine::this()?.with("touch -i a1").with(arguments) })
     };
@@ -197,7 +198,7 @@ pub(crate) fn warm(effort: Effort) -> Outcome<()> {
     compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9)).map(drop)
 }
 
-/// Runs the contenders in turn, and prints each beside the first one.
+/// Runs the contenders in turn, and prints each one's results and the ratio of its rate to that of the first one.
 fn compare(
     bed: &Bed,
     contenders: &[Contender],
@@ -227,17 +228,22 @@ fn compare(
     Ok(rounds)
 }
 
-/// What is lost at two thirds of the rate `highest`.
+/// Measures the loss at two thirds of the rate `highest`.
 fn at_two_thirds(bed: &Bed, contender: &Contender, effort: Effort, highest: f64) -> Outcome<()> {
     let mut generator = bed.generator(60)?;
     let frames = effort.choose(10_000_000, 50_000);
-    let per_second = if highest.is_nan() { 100_000 } else { (highest * 2.0 / 3.0) as u64 };
+    if highest.is_nan() {
+        println!("  {}: no run was lossless", contender.name);
+        return Ok(());
+    }
+    let per_second = (highest * 2.0 / 3.0) as u64;
     let lost = (0..effort.rounds(3)).map(|_| -> Outcome<u64> {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
         let run = send(&mut generator, &receiver, &bed.loads(frames, Some(per_second))?)?;
         thread::sleep(Duration::from_millis(200));
-        Ok(run.frames - receiver.stop()?.ledger("/delivered")?)
+        let delivered = receiver.stop()?.ledger("/delivered")?;
+        Ok(run.frames.checked_sub(delivered).ok_or("more packets than were sent")?)
     });
     let lost = lost.collect::<Outcome<Vec<u64>>>()?;
     println!(
@@ -248,12 +254,12 @@ fn at_two_thirds(bed: &Bed, contender: &Contender, effort: Effort, highest: f64)
     Ok(())
 }
 
-/// What one contender did in one round.
+/// The result of one contender in one round.
 struct Round {
     run: Run,
-    /// Packets delivered.
+    /// Packets delivered per second.
     per_second: f64,
-    /// The share of packets that was not.
+    /// The share of packets that were not delivered.
     lost: f64,
 }
 
@@ -262,7 +268,7 @@ fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
         let run = send(generator, &receiver, &bed.loads(frames, None)?)?;
-        // A full pool is emptied in a fraction of this.
+        // More than enough time to empty a full pool.
         thread::sleep(Duration::from_millis(200));
         Ok((run, receiver.stop()?.ledger("/delivered")?))
     })?;

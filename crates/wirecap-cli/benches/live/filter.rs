@@ -1,5 +1,5 @@
-//! What a packet costs that a filter rejects, beside the same packet under a program that does nothing: XDP_PASS, or
-//! XDP_DROP for `--drop-rejected`. One packet in 128 matches. And what the capturing process has to do for it all.
+//! The cost of a packet that a filter rejects, compared with the same packet and a bare XDP program: XDP_PASS, or
+//! XDP_DROP for `--drop-rejected`. One packet in 128 matches. The CPU time of the capturing process is also reported.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +19,13 @@ use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
 
-/// A program that does nothing, attached until it is interrupted.
+/// A bare XDP program, attached until this process is interrupted.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// Interface whose frames it sees
+    /// Interface to attach it to
     #[arg(short, long)]
     interface: String,
-    /// XDP_DROP instead of XDP_PASS
+    /// Drop every packet (XDP_DROP) instead of passing it (XDP_PASS)
     #[arg(long)]
     drop: bool,
 }
@@ -51,8 +51,8 @@ pub(crate) fn hold(arguments: &Arguments) -> Outcome<()> {
 /// Matches one packet in 128.
 const FEW: &str = "udp and ether[55] & 127 = 5";
 
-/// The WinPcap paper's longest filter, of ten addresses and ten ports, none of which the packets have but the last
-/// address; and the few that match.
+/// The longest filter of the WinPcap paper, with ten addresses and ten ports. The packets have the last address, but
+/// none of the ports. The filter also accepts packets that match [`FEW`].
 fn longest() -> String {
     let hosts: Vec<String> = (1..10).map(|host| format!("host 10.1.1.{host}")).collect();
     let ports: Vec<String> = (1..=10).map(|port| format!("udp port {}", port * 1000)).collect();
@@ -62,7 +62,7 @@ fn longest() -> String {
 struct Contender {
     name: &'static str,
     command: CommandLine,
-    /// The contender that it is measured by.
+    /// Index of the contender with which its cost is compared.
     baseline: usize,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn run(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
     let frames = effort.choose(4_000_000, 50_000);
-    println!("\nwhat a rejected packet costs ({frames} frames of 60 bytes a run, as fast as they go)");
+    println!("\ncost of a rejected packet ({frames} frames of 60 bytes per run, at top rate)");
     let contenders = contenders()?;
     let mut rounds: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..effort.rounds(15) {

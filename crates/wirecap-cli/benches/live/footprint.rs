@@ -1,4 +1,4 @@
-//! What a capture costs beside the packets: memory, and the processor while nothing arrives.
+//! The fixed costs of a capture: memory, and CPU time while no packets arrive.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ const CELLS: u64 = 131_072;
 const XDP_ALLOCATORS: [&str; 3] = ["xskq_create", "xp_create", "xdp_umem"];
 
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
-    println!("\nwhat a capture of one ring costs ({CELLS} cells of 2 KiB)");
+    println!("\nfixed costs of a capture of one ring ({CELLS} cells of 2 KiB)");
     memory(effort)?;
     idle(effort)
 }
@@ -27,7 +27,7 @@ fn command(arguments: &str) -> CommandLine {
     crate::wirecap().with(arguments).with("-i a1 -M 256 -R 512 --json")
 }
 
-/// Memory after three times as many packets as the pool holds came at full rate.
+/// Prints the peak memory of a capture that received three times as many packets as its pool holds, at top rate.
 fn memory(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
@@ -43,16 +43,16 @@ fn memory(effort: Effort) -> Outcome<()> {
     let pool = CELLS * (2048 + 24);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!(
-        "  memory of the process {:.1} MiB, of which cells and rings {:.1}, the rest {:.1}",
+        "  peak memory of the process {:.1} MiB: cells and rings {:.1}, other {:.1}",
         mib(peak_kib * 1024),
         mib(pool),
         mib(peak_kib * 1024) - mib(pool)
     );
-    println!("  memory of the kernel for its sockets, as far as it is vmalloc: {:.1} MiB", mib(kernel));
+    println!("  kernel memory of its sockets allocated by vmalloc: {:.1} MiB", mib(kernel));
     Ok(())
 }
 
-/// What the kernel has allocated page by page for AF_XDP sockets; its mappings of user memory are none of it.
+/// Memory that the kernel has allocated by vmalloc for AF_XDP sockets, excluding its mappings of user memory.
 fn kernel_bytes() -> Outcome<u64> {
     let table = fs::read_to_string("/proc/vmallocinfo")?;
     let of_xdp =
@@ -61,7 +61,7 @@ fn kernel_bytes() -> Outcome<u64> {
     Ok(table.lines().filter(of_xdp).filter_map(bytes).sum())
 }
 
-/// The share of a core that a capture takes while nothing arrives.
+/// Prints the share of a core that a capture uses while no packets arrive.
 fn idle(effort: Effort) -> Outcome<()> {
     let time = Duration::from_secs_f64(effort.choose(10.0, 0.2));
     let bed = Bed::new()?;
@@ -74,7 +74,7 @@ fn idle(effort: Effort) -> Outcome<()> {
         let mut shares = Figures::default();
         for _ in 0..effort.rounds(3) {
             let receiver = bed.receive(&command, "capturing")?;
-            // What it had to do before it waits.
+            // The first packets precede the measurement, so that it excludes one-time work.
             bed.generator(60)?.send(&[Load::new(0, 1000)])?;
             thread::sleep(effort.choose(Duration::from_secs(2), Duration::from_millis(200)));
             let before = receiver.cpu_time()?.ran;

@@ -1,8 +1,8 @@
-//! wirecap forward beside whatever else takes frames from one interface to another: between the same two cables,
-//! with the same traffic in one direction, as fast as the sender goes.
+//! `wirecap forward` compared with other programs that forward frames from one interface to another: between the same
+//! two veth pairs, with the same traffic in one direction, at the sender's top rate.
 //!
-//! The kernel's half of receiving runs on the sender's CPU, a program that forwards on the other one. What it costs
-//! is the time of both, less what the sender needs for frames that are dropped on arrival.
+//! The kernel's receive path runs on the sender's CPU, the forwarding program on another one. The cost of forwarding is
+//! the time of both, minus the time that the sender needs for frames that are dropped on arrival.
 
 mod contenders;
 
@@ -24,18 +24,18 @@ use crate::Effort;
 
 use contenders::{Contender, contenders};
 
-/// What to measure of it all.
+/// The selected contenders and traffic.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Arguments {
-    /// Only those whose name has this in it; the others are measured by the first of them
+    /// Measure only forwarders whose names contain TEXT; their rates are compared with that of the first one
     #[arg(long, value_name = "TEXT", default_value = "")]
     who: String,
-    /// Only the traffic whose name has this in it
+    /// Measure only traffic whose name contains TEXT
     #[arg(long, value_name = "TEXT", default_value = "")]
     what: String,
 }
 
-/// What is sent: a name, the lengths, and how many frames a run has.
+/// The kinds of traffic: a name, the lengths of frames, and the number of frames per run.
 fn traffics() -> [(&'static str, Sizes, u64); 4] {
     [
         ("60 bytes", Sizes::fixed(60), 4_000_000),
@@ -45,26 +45,26 @@ fn traffics() -> [(&'static str, Sizes, u64); 4] {
     ]
 }
 
-/// What one run measured.
+/// The result of one run.
 #[derive(Debug, Clone, Copy)]
 struct Measured {
-    /// Packets per second that came through while the sender sent.
+    /// Packets per second that arrived at the far end while the sender was sending.
     rate: f64,
-    /// Processor time per packet that came through, in nanoseconds, on both CPUs.
+    /// Processor time on both CPUs per packet that arrived, in nanoseconds.
     cost_ns: f64,
 }
 
-/// What the runs of one contender measured.
+/// The results of the runs of one contender.
 #[derive(Debug, Default)]
 struct Results {
     rate: Figures,
     cost_ns: Figures,
-    /// The first one's rate, wirecap's, by this one's, run by run.
+    /// The first contender's rate divided by this one's, for each round.
     ratio: Figures,
 }
 
 pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
-    println!("\nforwarding from one cable to another, as fast as frames are sent, on two CPUs");
+    println!("\nforwarding from one veth pair to another, at the sender's top rate, on two CPUs");
     let is_meant = |contender: &Contender| contender.name.contains(&arguments.who) && is_there(contender);
     let contenders: Vec<Contender> = contenders().into_iter().filter(is_meant).collect();
     let traffics = traffics();
@@ -75,7 +75,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
         for _ in 0..effort.rounds(9) {
             round(&contenders, sizes, frames, &mut results, effort)?;
         }
-        println!("  {name}, {frames} frames a run");
+        println!("  {name}, {frames} frames per run");
         for (contender, results) in contenders.iter().zip(&results) {
             let Results { rate, cost_ns, ratio } = results;
             println!(
@@ -95,7 +95,7 @@ fn is_there(contender: &Contender) -> bool {
     missing.is_none()
 }
 
-/// All contenders in turn, each beside the first of them, which is wirecap.
+/// Runs all contenders in turn. The ratio of each is relative to the first one, by default wirecap.
 fn round(
     contenders: &[Contender],
     sizes: &Sizes,
@@ -120,7 +120,7 @@ fn round(
     Ok(())
 }
 
-/// What the sender needs for a frame that is dropped on arrival, in nanoseconds.
+/// The sender's time per frame that is dropped on arrival, in nanoseconds.
 fn cost_of_sending(sizes: &Sizes, frames: u64) -> Outcome<f64> {
     let _alone = loss_lock()?;
     let bed = Inline::new(1, 1500)?;
@@ -141,7 +141,7 @@ fn measure(
         forward(contender, sizes, frames)
     };
     let (run, forwarded) = if effort.quick { once() } else { calmest(once) }?;
-    // A tiny run lasts some 20 ms, and netsniff-ng may take longer to wake up.
+    // A quick run lasts about 20 ms; netsniff-ng may need longer to wake up.
     if forwarded == 0 && effort.quick && !contender.is_ours() {
         return Ok(None);
     }
@@ -153,14 +153,14 @@ fn measure(
     Ok(Some(Measured { rate: forwarded as f64 / run.seconds, cost_ns }))
 }
 
-/// A run, and how many frames came through while it lasted.
+/// A run, and the number of frames that arrived during it.
 fn forward(contender: &Contender, sizes: &Sizes, frames: u64) -> Outcome<(Run, u64)> {
     let bed = Inline::new(1, 1500)?;
     let _counting = drop_program(&bed.right.interface)?;
     let mut arrivals = Arrivals::at(&bed)?;
     let mut generator = generator(&bed, sizes)?;
     let forwarding = contender.start(&bed)?;
-    // Whatever is allocated or learnt with the first frames.
+    // With the first frames, forwarders allocate memory and a bridge learns addresses.
     generator.send(&[Load::new(0, 100).per_second(1000)])?;
     arrivals.settle()?;
     let before = arrivals.count()?;
@@ -168,9 +168,11 @@ fn forward(contender: &Contender, sizes: &Sizes, frames: u64) -> Outcome<(Run, u
     let forwarded = arrivals.count()? - before;
     arrivals.settle()?;
     let arrived = arrivals.count()?;
-    // A bridge also says a word of its own.
+    // A bridge also sends a few frames itself.
     if arrived > frames + 110 {
-        return Err(format!("{}: {arrived} frames came of {frames} and 100", contender.name).into());
+        return Err(
+            format!("{}: {arrived} frames arrived, {frames} and 100 were sent", contender.name).into()
+        );
     }
     forwarding.finish(frames + 100, arrived)?;
     Ok((run, forwarded))
@@ -181,14 +183,14 @@ fn generator(bed: &Inline, sizes: &Sizes) -> Outcome<Generator> {
     Ok(Generator::new(&bed.left.interface, &traffic)?)
 }
 
-/// Sends from the first CPU, as fast as it goes.
+/// Sends from the first CPU at top rate.
 fn send(generator: &mut Generator, frames: u64, process: Option<&Receiver>) -> Outcome<Run> {
     let cpu = *allowed_cpus()?.first().ok_or("no CPU")? as u32;
     let load = Load::new(0, frames).on_cpu(cpu);
     bed::send(generator, process, &[load])
 }
 
-/// The judge: what the program that drops everything at the far end has counted.
+/// Counts arrived frames: those that the XDP program at the far end has dropped.
 struct Arrivals(Counters);
 
 impl Arrivals {
@@ -201,7 +203,7 @@ impl Arrivals {
         Ok(self.0.since_start()?.rx_queues.iter().map(count).sum())
     }
 
-    /// Waits until nothing comes any more.
+    /// Waits until no more frames arrive.
     fn settle(&mut self) -> Result<(), SetupError> {
         let mut last = self.count()?;
         loop {

@@ -1,8 +1,7 @@
-//! Measures wirecap on a live veth pair, beside a bare loop and beside its rivals.
+//! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other programs.
 //!
-//! `make bench` runs everything; `cargo bench -p wirecap-cli --bench live -- count` one part of it.
-//! Without `--bench`, as `cargo test` starts it, or with `--quick`, every part runs tiny: only to see
-//! that it still works. Needs root.
+//! `make bench` runs all parts; `cargo bench -p wirecap-cli --bench live -- rates` runs one of them. Without `--bench`,
+//! as under `cargo test`, or with `--quick`, every part runs briefly, to check that it works. Requires root.
 
 mod count;
 mod filter;
@@ -10,6 +9,7 @@ mod footprint;
 mod forward;
 mod replay;
 mod rivals;
+mod scraped;
 mod stopped;
 mod touch;
 
@@ -20,56 +20,58 @@ use wirecap_lab::live::{Outcome, programs};
 
 #[derive(Debug, Parser)]
 struct Cli {
-    /// Given by cargo bench
+    /// Passed by cargo bench
     #[arg(long, global = true, hide = true)]
     bench: bool,
-    /// Run tiny
+    /// Run briefly, to check that the bench works
     #[arg(long, global = true)]
     quick: bool,
-    /// Repeat so many times instead of as often as a spread needs
+    /// Number of rounds [default: depends on the part]
     #[arg(long, global = true)]
     rounds: Option<usize>,
-    /// What to measure [default: everything]
+    /// Part to run [default: all]
     #[command(subcommand)]
     part: Option<Part>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Part {
-    /// Instructions per packet: wirecap count beside a bare loop, advanced beside basic mode
+    /// Instructions per packet: wirecap count compared with a bare loop, advanced mode with basic mode
     Instructions,
-    /// The rate that is sustained: wirecap count beside a bare loop
+    /// Sustained rate: wirecap count compared with a bare loop
     Rates,
-    /// The rate of advanced mode beside basic mode, under balanced load
+    /// Sustained rate under balanced load: advanced mode compared with basic mode
     Modes,
-    /// What a large pool costs, and what warm cells give back
+    /// Sustained rate with small and large pools, with and without --warm
     Warm,
-    /// wirecap capture beside other programs that record
+    /// Highest lossless rate: wirecap capture compared with other recorders
     Rivals,
-    /// What a capture costs: memory of user and kernel, and the processor while nothing arrives
+    /// Memory of process and kernel, and CPU time while no packets arrive
     Footprint,
-    /// wirecap capture --engine packet beside tcpdump
+    /// Highest lossless rate: wirecap capture --engine packet compared with tcpdump
     Packet,
-    /// What a recorder costs beside others where nothing else does anything
+    /// CPU time of recorders for packets that already wait in their buffers
     Stopped(stopped::Arguments),
-    /// What a packet costs that a filter rejects
+    /// Cost of reading the metrics ten times per second
+    Scraped(scraped::Arguments),
+    /// Cost of a packet that a filter rejects
     Filter,
-    /// wirecap forward beside others that forward
+    /// wirecap forward compared with other forwarders
     Forward(forward::Arguments),
-    /// wirecap replay beside tcpreplay: rate and timing
+    /// wirecap replay compared with tcpreplay: rate and timing
     Replay,
-    /// A program that does nothing
+    /// Attach an XDP program that passes or drops every packet
     Hold(filter::Arguments),
     /// The bare AF_XDP receive loop
     Bare(programs::bare::Arguments),
-    /// The bare loop's work done with the library
+    /// The work of the bare loop, done with the library
     Touch(touch::Arguments),
 }
 
-/// The nice value of all that takes part in a measurement.
+/// Nice value of senders and receivers.
 const PRIORITY: i32 = -10;
 
-/// How much is to be measured.
+/// The extent of a measurement.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     quick: bool,
@@ -77,7 +79,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// How often to repeat what is usually repeated `full` times.
+    /// Number of rounds: `--rounds` if specified, otherwise `full`, or one in a quick run.
     fn rounds(self, full: usize) -> usize {
         self.rounds.unwrap_or(if self.quick { 1 } else { full })
     }
@@ -104,7 +106,7 @@ fn main() -> Outcome<()> {
     if !wirecap_testbed::privileged() {
         return Ok(());
     }
-    // Sender and receivers alike go before whatever else the machine does.
+    // Senders and receivers have priority over other processes.
     let _ = rustix::process::setpriority_process(None, PRIORITY);
     match cli.part {
         Some(Part::Instructions) => count::instructions(effort),
@@ -115,6 +117,7 @@ fn main() -> Outcome<()> {
         Some(Part::Footprint) => footprint::run(effort),
         Some(Part::Packet) => rivals::packet(effort),
         Some(Part::Stopped(arguments)) => stopped::run(effort, &arguments),
+        Some(Part::Scraped(arguments)) => scraped::run(effort, &arguments),
         Some(Part::Filter) => filter::run(effort),
         Some(Part::Forward(arguments)) => forward::run(effort, &arguments),
         Some(Part::Replay) => replay::run(effort),
@@ -128,6 +131,7 @@ fn main() -> Outcome<()> {
             rivals::run(effort)?;
             rivals::packet(effort)?;
             stopped::run(effort, &stopped::Arguments::default())?;
+            scraped::run(effort, &scraped::Arguments::default())?;
             forward::run(effort, &forward::Arguments::default())?;
             replay::run(effort)
         }

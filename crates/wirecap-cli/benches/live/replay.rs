@@ -1,8 +1,8 @@
-//! `wirecap replay` beside tcpreplay: how fast each sends a savefile, and how exactly on time.
+//! `wirecap replay` compared with tcpreplay: the rate at which each sends a savefile, and the accuracy of its timing.
 //!
-//! All send the same file out of the same interface, whose other end drops everything (rate) or records
-//! it with a time for each packet (timing). The rate is each one's own figure; that all frames were
-//! sent is what the interface says. Preloading (-K) is the setting that tcpreplay's manual recommends.
+//! All senders send the same file on the same interface. The peer drops all frames (rate) or records them with a
+//! timestamp per packet (timing). Each sender reports its rate; the interface's counters confirm that all frames were
+//! sent. tcpreplay runs with `--preload-pcap`, as its manual recommends.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -18,9 +18,9 @@ use wirecap_testbed::{Counters, Sizes, Stamp, Traffic, drop_program};
 
 use crate::Effort;
 
-/// Frames of a file.
+/// Number of frames in a file.
 const FILE_FRAMES: u64 = 100_000;
-/// Frames per second, as the file is recorded.
+/// Frames per second according to the timestamps in the file.
 const RECORDED_RATE: u64 = 50_000;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Sender {
         }
     }
 
-    /// The rate that it says it has sent at, in frames per second.
+    /// The rate that the sender reports in `output`, in frames per second.
     fn rate(self, output: &str) -> Outcome<f64> {
         let rate = match self {
             Self::Wirecap | Self::ViaXdp => {
@@ -70,7 +70,7 @@ impl Sender {
                 output.split_once(" pps").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
             }
         };
-        Ok(rate.ok_or_else(|| format!("{} told no rate: {output}", self.name()))?)
+        Ok(rate.ok_or_else(|| format!("{} reported no rate: {output}", self.name()))?)
     }
 }
 
@@ -80,11 +80,11 @@ enum Pace {
     Recorded,
 }
 
-/// A savefile in memory that goes with this.
+/// A savefile in memory, removed on drop.
 struct Savefile(PathBuf);
 
 impl Savefile {
-    /// `frames` frames of these lengths, at even distances.
+    /// Writes `frames` frames of these lengths, with evenly spaced timestamps.
     fn new(bed: &Bed, name: &str, sizes: Sizes, frames: u64) -> Outcome<Self> {
         let file =
             Self(PathBuf::from("/dev/shm").join(format!("wirecap-bench-{}-{name}", std::process::id())));
@@ -104,7 +104,7 @@ impl Savefile {
 
 impl Drop for Savefile {
     fn drop(&mut self) {
-        // Missing if it could not be made.
+        // The file is missing if it could not be created.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -128,7 +128,7 @@ fn senders() -> Vec<Sender> {
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
     let senders = senders();
     rates(effort, &senders)?;
-    // As recorded, both of ours are the same.
+    // `--via` is not used at the recorded rate: both commands of wirecap are the same.
     let apart: Vec<Sender> = senders.into_iter().filter(|sender| *sender != Sender::ViaXdp).collect();
     timing(effort, &apart)
 }
@@ -174,7 +174,7 @@ fn rates(effort: Effort, senders: &[Sender]) -> Outcome<()> {
     Ok(())
 }
 
-/// Waits until the interface has counted so many frames, sent or lost at the other end.
+/// Waits until the interface has counted this many frames, sent or lost at the peer's ring.
 fn await_counted(counters: &mut Counters, frames: u64) -> Outcome<()> {
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -192,9 +192,7 @@ fn await_counted(counters: &mut Counters, frames: u64) -> Outcome<()> {
 fn timing(effort: Effort, senders: &[Sender]) -> Outcome<()> {
     let bed = Bed::new()?;
     let frames = effort.choose(FILE_FRAMES, 1_000);
-    println!(
-        "\nreplay as recorded, {frames} frames at {RECORDED_RATE} a second: how late they arrive, in µs"
-    );
+    println!("\nreplay as recorded, {frames} frames at {RECORDED_RATE} frames/s: delay of the frames, in µs");
     let file = Savefile::new(&bed, "timing", Sizes::fixed(60), frames)?;
     let copy = Savefile(file.0.with_extension("copy"));
     let mut late: Vec<[Figures; 3]> = vec![Default::default(); senders.len()];
@@ -217,12 +215,12 @@ fn timing(effort: Effort, senders: &[Sender]) -> Outcome<()> {
         }
     }
     for (sender, [median, most, max]) in senders.iter().zip(&late) {
-        println!("  {:14} median {median:.1}, 99 of 100 {most:.1}, all {max:.1}", sender.name());
+        println!("  {:14} median {median:.1}, 99th percentile {most:.1}, maximum {max:.1}", sender.name());
     }
     Ok(())
 }
 
-/// How much later than the promptest each frame arrived, measured by when it was due; in ascending order.
+/// The delay of each frame after its due time, minus the smallest such delay, in microseconds, ascending.
 fn lateness_us(copy: &Path) -> Outcome<Vec<f64>> {
     let mut reader = Reader::open(copy)?;
     let mut delays = Vec::new();

@@ -1,9 +1,9 @@
-//! `wirecap capture -w` beside tcpdump, dumpcap and netsniff-ng, and its engine `packet` beside tcpdump, which
-//! stands on the same sockets: the highest rate at which each writes every packet into a file in memory.
+//! The highest rate at which a recorder writes every packet to a file in memory: `wirecap capture -w` compared with
+//! tcpdump, dumpcap and netsniff-ng, and its engine `packet` compared with tcpdump, which uses the same kind of socket.
 //!
-//! The rivals get the buffer memory that wirecap gets, the settings that their manuals recommend, and
-//! an XDP program that passes everything, without which frames of the generator are lost to AF_PACKET.
-//! A packet counts when it is in the file.
+//! The other recorders have as much buffer memory as wirecap, the settings that their manuals recommend, and an XDP
+//! program that passes every packet, without which AF_PACKET loses frames of the generator. Only packets in the file
+//! are counted.
 
 use std::time::Duration;
 use wirecap_lab::live::Outcome;
@@ -15,31 +15,31 @@ use wirecap_lab::live::trial::{self, KernelSender};
 
 use crate::Effort;
 
-/// Reads the clock for each packet, as the rivals do.
+/// Option to read the clock for each packet, as the other recorders do.
 const BY_PACKET: &str = "--timestamp packet";
-/// Buffer memory of each.
+/// Buffer memory of each recorder.
 const BUFFER_MIB: u32 = 64;
-/// Longer than the timeout after which the kernel hands out a part-filled block of a packet ring, which
-/// is one second with tcpdump.
+/// Longer than the timeout after which the kernel hands out a partly filled block of a packet ring: one second for
+/// tcpdump.
 const CALM: Duration = Duration::from_millis(1200);
-/// A sender that reaches less than this share of the rate is at its own limit.
+/// A rate is sustained only if the sender reaches at least this share of it.
 const SENDER_SHARE: f64 = 0.98;
 
 struct Extent {
-    /// Of a run at the sender's highest rate.
+    /// Number of frames in a run at the sender's top rate.
     frames: u64,
-    /// Of the other runs.
+    /// Duration of the other runs.
     seconds: f64,
-    /// From which rate on the limit is sought, in packets per second.
+    /// Lower bound of the search, in packets per second.
     from: f64,
-    /// Runs to find it.
+    /// Number of runs per search.
     steps: usize,
 }
 
 const FULL: Extent = Extent { frames: 6_000_000, seconds: 2.0, from: 0.4e6, steps: 6 };
 const QUICK: Extent = Extent { frames: 2_000, seconds: 0.1, from: 1e4, steps: 2 };
 
-/// `arguments` end in the option that the file's name is the value of.
+/// `arguments` must end with the option whose value is the name of the output file.
 pub(crate) fn contender(
     name: &str,
     program: &str,
@@ -68,7 +68,7 @@ pub(crate) fn netsniff_ng(mib: u32) -> Contender {
     contender("netsniff-ng", "netsniff-ng", &arguments, "Running", true)
 }
 
-/// The engine `packet` and what has the same from the kernel.
+/// The engine `packet`, and tcpdump, which uses the same kind of socket.
 fn on_packet_sockets() -> Vec<Contender> {
     let ours = |name, format| {
         let arguments = format!("capture -i a1 --engine packet --buffer {BUFFER_MIB}M --format {format} -w");
@@ -106,12 +106,12 @@ pub(crate) fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
     contenders.into_iter().filter(is_installed).collect()
 }
 
-/// wirecap beside all of its rivals.
+/// Compares wirecap with all other recorders.
 pub(crate) fn run(effort: Effort) -> Outcome<()> {
     compare(effort, all())
 }
 
-/// The engine `packet` beside tcpdump.
+/// Compares the engine `packet` with tcpdump.
 pub(crate) fn packet(effort: Effort) -> Outcome<()> {
     compare(effort, on_packet_sockets())
 }
@@ -127,7 +127,7 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
-        // Step by step in turn, so that whatever disturbs the machine meets all alike.
+        // The contenders take each step in turn, so that other load on the machine affects all of them equally.
         for _ in 0..extent.steps {
             for (contender, search) in contenders.iter().zip(&mut searches) {
                 let Some(point) = search.point() else { continue };
@@ -159,22 +159,22 @@ fn report(contenders: &[Contender], limits: &[Figures]) {
     }
 }
 
-/// A search for the highest lossless rate: the sender's highest if nothing is lost at that, else by halving a
-/// range of rates in logarithms.
+/// A search for the highest lossless rate: first at the sender's top rate; if packets are lost, by bisecting a range of
+/// rates on a logarithmic scale.
 struct Search<'a> {
     extent: &'a Extent,
     low: f64,
-    /// None until the sender's highest rate was tried.
+    /// `None` until the sender's top rate has been tried.
     high: Option<f64>,
-    /// The highest rate that was sent without loss.
+    /// The highest rate without loss so far.
     lossless: f64,
 }
 
-/// What to send.
+/// The load of a run.
 #[derive(Debug, Clone, Copy)]
 struct Point {
     frames: u64,
-    /// Packets per second; `None` for as many as the sender makes.
+    /// Packets per second; `None` for the sender's top rate.
     per_second: Option<f64>,
 }
 
@@ -183,7 +183,7 @@ impl<'a> Search<'a> {
         Self { extent, low: extent.from, high: None, lossless: 0.0 }
     }
 
-    /// What to try next, unless the limit is known.
+    /// The next load to try; `None` if the limit is known.
     fn point(&self) -> Option<Point> {
         let Some(high) = self.high else {
             return Some(Point { frames: self.extent.frames, per_second: None });
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
         if lost == 0 {
             self.lossless = self.lossless.max(sent);
         }
-        // On a veth the kernel's receive path runs on the sender's CPU, and may be what sets the limit.
+        // On a veth the kernel's receive path runs on the sender's CPU, and may slow down the sender.
         let sustained = lost == 0 && sent >= SENDER_SHARE * point.per_second.unwrap_or(sent);
         match point.per_second {
             None => self.high = Some(sent),
@@ -208,7 +208,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Whether a contender writes all packets at this rate.
+/// A run with this load, and the number of packets that are missing in the file.
 fn try_rate(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
     let (run, recorded) = calmest(|| record(bed, contender, point))?;
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
@@ -223,7 +223,7 @@ fn try_rate(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64
     Ok((run, lost))
 }
 
-/// A run and the packets in the file.
+/// A run with this load, and the number of packets in the file.
 fn record(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
     let per_second = point.per_second.map(|rate| rate as u64);
     let mut sender = KernelSender { generator: bed.generator(60)?, frames: point.frames, per_second };

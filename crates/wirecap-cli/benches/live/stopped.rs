@@ -1,12 +1,13 @@
-//! The receiver's own limit: what a recorder costs where nothing else does anything. Each is stopped (SIGSTOP), its buffer is
-//! filled, the sender ends, and the recorder goes on (SIGCONT): processor time per packet of all its threads, and the time until
-//! the last packet is in the file.
+//! The CPU time of recorders, measured while no packets arrive. Each recorder is stopped (SIGSTOP), the sender fills
+//! its buffer and ends, and the recorder is continued (SIGCONT). The bench prints the CPU time per packet of all its
+//! threads, and the time until the last packet is in the file.
 //!
-//! All have buffers of the same size, which hold all the packets. With `--check` it fails if wirecap needs more processor time than
-//! the best of the others at any length, with either engine. What a recorder takes while it waits for more is shown by itself: it
-//! depends on how long one looks, and not on the packets.
+//! All recorders have buffers of the same size, which hold all packets. With `--check`, the bench fails if wirecap uses
+//! more CPU time at any length, with either engine, than the best of the others. CPU time after the last packet is
+//! printed separately, because it depends on the duration of the measurement, not on the packets.
 
 use std::fs;
+use std::hint;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,40 +27,42 @@ use crate::rivals::{self, contender, installed};
 
 #[derive(Debug, Default, Args)]
 pub(crate) struct Arguments {
-    /// Fail if wirecap needs more processor time than the best of the others at any length
+    /// Fail if wirecap uses more CPU time than the best of the other recorders at any length
     #[arg(long)]
     check: bool,
-    /// Only these lengths, in bytes
+    /// Measure only these lengths of packets, in bytes
     #[arg(long, value_delimiter = ',')]
     bytes: Vec<u16>,
-    /// Only recorders whose names contain this
+    /// Measure only recorders whose names contain this text
     #[arg(long, default_value = "")]
     only: String,
-    /// Also measure this build of wirecap, in turns with this one: what a change brings
+    /// Also measure this executable, another build of wirecap, in alternation with the current build
     #[arg(long)]
     before: Option<PathBuf>,
 }
 
-/// Packets that wait when a recorder goes on.
+/// Number of packets in the buffer when a recorder is continued.
 const PACKETS: u64 = 200_000;
-/// Buffer memory of each: a cell of 2 KiB for each packet, and some.
+/// Buffer memory of each recorder: more than a cell of 2 KiB per packet.
 const BUFFER_MIB: u32 = 512;
-/// Slow enough that no buffer but the recorder's own matters.
+/// Memory that is written before each run: enough for the buffer, the file and the sender.
+const WARM_MIB: usize = 2048;
+/// Packets per second, so few that only the recorder's buffer fills.
 const PER_SECOND: u64 = 400_000;
-/// Those that run tiny.
+/// Recorders in a quick run.
 const QUICK: [&str; 3] = ["wirecap xdp, pcapng", "wirecap packet, pcapng", "tcpdump"];
 const LENGTHS: [u16; 4] = [60, 256, 768, 1514];
-/// How often the file is looked at.
+/// Interval between queries of the file's size.
 const LOOK: Duration = Duration::from_millis(1);
-/// A file that has not grown for so long has everything: more than the second after which a block that is partly full is given
-/// out.
+/// A file is complete if it has not grown for this time. Longer than the timeout of one second after which the kernel
+/// hands out a partly filled block.
 const CALM: Duration = Duration::from_millis(1500);
 
-/// What one run measured.
+/// The result of one run.
 struct Measured {
     nanos_a_packet: f64,
     millis: f64,
-    /// Of a second in which nothing comes.
+    /// CPU time per second while no packets arrive.
     idle_micros: f64,
 }
 
@@ -82,7 +85,7 @@ fn recorders() -> Vec<Contender> {
     ]
 }
 
-/// A recorder; if it is wirecap, with the build at `before`.
+/// The recorder. If it is wirecap, it is preceded by the same command with the executable `before`.
 fn in_turns(contender: Contender, before: &Path) -> Vec<Contender> {
     if !contender.is_ours {
         return vec![contender];
@@ -95,8 +98,8 @@ fn in_turns(contender: Contender, before: &Path) -> Vec<Contender> {
 pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
     let packets = effort.choose(PACKETS, 2000);
     println!(
-        "\nprocessor time of a recorder that was stopped while {packets} packets came ({BUFFER_MIB} MiB each), and the time until \
-         all are in the file"
+        "\nCPU time of a recorder for {packets} packets that arrived while it was stopped ({BUFFER_MIB} MiB each), and the \
+         time until all are in the file"
     );
     let mut contenders = installed(recorders());
     if let Some(path) = &arguments.before {
@@ -110,13 +113,17 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
         [] => effort.choose(LENGTHS.to_vec(), vec![60]),
         bytes => bytes.to_vec(),
     };
+    let is_rival = |contender: &Contender| !contender.name.starts_with("wirecap");
+    if arguments.check && !contenders.iter().any(is_rival) {
+        return Err("no rival is installed and selected, with which --check could compare".into());
+    }
     let mut excesses = Vec::new();
     let places = [("memory", "/dev/shm"), ("disk", "/var/tmp")];
     for (place, directory) in &places[..effort.choose(2, 1)] {
         for &bytes in &lengths {
             let mut figures = vec![<(Figures, Figures, Figures)>::default(); contenders.len()];
             for _ in 0..effort.rounds(3) {
-                // In turns, so that whatever disturbs the machine meets all alike.
+                // In turn, so that other load on the machine affects all contenders equally.
                 for (contender, (nanos, millis, idle)) in contenders.iter().zip(&mut figures) {
                     let measured = measure(contender, Path::new(directory), bytes, packets)?;
                     nanos.push(measured.nanos_a_packet);
@@ -124,7 +131,6 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
                     idle.push(measured.idle_micros);
                 }
             }
-            let is_rival = |contender: &Contender| !contender.name.starts_with("wirecap");
             let rivals = contenders.iter().zip(&figures).filter(|(contender, _)| is_rival(contender));
             let best = rivals.map(|(_, (nanos, ..))| nanos.median()).fold(f64::INFINITY, f64::min);
             println!("  {bytes} bytes, file on {place}");
@@ -148,18 +154,26 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
     }
 }
 
-/// Removes the file that a run leaves.
+/// The output file of a run, removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // It is not there if the recorder did not begin.
+        // The file is missing if the recorder did not start.
         let _ = fs::remove_file(&self.0);
     }
 }
 
+/// Writes to as much free memory as a run needs. A virtual machine returns free pages to its host
+/// (mm/page_reporting.c), and the next access to such a page costs the accessing process CPU time. Without this
+/// function, the first of several recorders would bear this cost for all of them.
+fn warm_memory() {
+    hint::black_box(vec![1_u8; WARM_MIB << 20]);
+}
+
 fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) -> Outcome<Measured> {
     let _alone = loss_lock()?;
+    warm_memory();
     let bed = Bed::new()?;
     let _passing = contender.passing.then(|| pass_program(&bed.pair.receiver)).transpose()?;
     let file = Removed(directory.join(format!("wirecap-stopped-{}", std::process::id())));

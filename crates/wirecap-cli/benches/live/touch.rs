@@ -1,4 +1,4 @@
-//! The baseline's work done with the library: a loop over chunks that touches each packet's header.
+//! The work of the bare loop, done with the library: a loop over chunks that reads each packet's header.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ pub(crate) struct Arguments {
     /// Interface to capture from
     #[arg(short, long)]
     interface: String,
-    /// Chunks
+    /// R: chunks of the pool
     #[arg(short = 'R', long, default_value_t = 512)]
     chunks: u32,
-    /// Cells per chunk
+    /// M: cells per chunk
     #[arg(short = 'M', long, default_value_t = 256)]
     cells: u32,
-    /// Cells that are posted [default: all]
+    /// Number of posted cells [default: all]
     #[arg(long)]
     warm: Option<u32>,
     /// End after this many packets

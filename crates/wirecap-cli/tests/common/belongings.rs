@@ -1,4 +1,4 @@
-//! What a command holds of the kernel, and that nothing of it stays.
+//! The kernel objects of a command, and the check that none of them remains.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,13 +12,13 @@ use super::Running;
 /// Kernel objects that a process holds.
 #[derive(Debug)]
 pub(crate) struct Belongings {
-    /// As in `net:[4026532000]`.
+    /// Namespaces in the form `net:[4026532000]`.
     namespaces: BTreeSet<String>,
     links: BTreeSet<u32>,
 }
 
 impl Belongings {
-    /// What it holds as soon as a program is attached.
+    /// The kernel objects of the process as soon as a program is attached.
     pub(crate) fn of(process: &Running) -> Self {
         let mut belongings = Self::now(process);
         wait_until("a program is attached", || {
@@ -39,8 +39,8 @@ impl Belongings {
         }
     }
 
-    /// Waits until no process holds them. The kernel removes a namespace, and the interfaces in it, with its
-    /// last holder.
+    /// Waits until no process holds them. The kernel removes a namespace and its interfaces with the last
+    /// reference.
     pub(crate) fn are_gone(&self) {
         let is_gone = |link| Link::by_id(link).is_err_and(|error| error.errno() == Some(libc::ENOENT));
         wait_until("the process's links and their programs are gone", || {
@@ -55,7 +55,7 @@ impl Belongings {
     }
 }
 
-/// The network namespaces, beside the test's, that a process is in or holds a descriptor of.
+/// The network namespaces, except the test's, that a process is in or has a descriptor of.
 fn namespaces_of(process: &Path) -> BTreeSet<String> {
     let own = fs::read_link("/proc/self/ns/net").unwrap();
     entries(&process.join("fd"))
@@ -67,7 +67,7 @@ fn namespaces_of(process: &Path) -> BTreeSet<String> {
         .collect()
 }
 
-/// What is in the directory, if it is still there.
+/// The directory's entries; none if it is gone.
 fn entries(directory: &Path) -> impl Iterator<Item = PathBuf> {
     fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
 }

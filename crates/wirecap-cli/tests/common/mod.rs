@@ -1,4 +1,4 @@
-//! Runs the built command inside namespaces of the test bed.
+//! Runs the built command in namespaces of the test bed.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub(crate) mod belongings;
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use wirecap::{Capture, Ledger};
 use wirecap_testbed::{Interface, Namespace, VethPair};
 
-/// How long the command may take for anything on a busy machine.
+/// Maximum time for any step of the command on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Two namespaces and the cable between them: `a0` sends to `a1`.
+/// Two namespaces connected by a cable: `a0` sends to `a1`.
 pub(crate) struct Bed {
     pub(crate) near: Namespace,
     pub(crate) far: Namespace,
@@ -32,8 +32,8 @@ impl Bed {
     }
 }
 
-/// Captures what arrives at `a1` while `work` is done, and gives each packet with its queue. A queue keeps
-/// 16,384 packets whatever happens.
+/// Captures the packets that arrive at `a1` during `work`, and returns each packet with its queue. A queue
+/// has room for 16,384 packets.
 pub(crate) fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<u8>)>, Ledger) {
     let capture =
         bed.far.run_in(|| Capture::on("a1").chunk(64).pool(256).workers(1).open()).unwrap().unwrap();
@@ -53,10 +53,10 @@ pub(crate) fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<
     (packets, bed.far.run_in(|| capture.close()).unwrap())
 }
 
-/// What a run of the command left.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Finished {
-    /// The exit status; none if a signal ended it.
+    /// The exit status; `None` if a signal ended the command.
     pub(crate) status: Option<i32>,
     pub(crate) stdout: String,
     pub(crate) stderr: String,
@@ -73,14 +73,14 @@ impl From<Output> for Finished {
 }
 
 impl Finished {
-    /// What it printed with `--json`.
+    /// The output of `--json`.
     #[track_caller]
     pub(crate) fn json(&self) -> serde_json::Value {
         assert_eq!(self.status, Some(0), "{self:#?}");
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
     }
 
-    /// Checks that it failed with this status and said these words.
+    /// Checks that the command failed with this status, and that the error contains these words.
     #[track_caller]
     pub(crate) fn refused(&self, status: i32, words: &[&str]) {
         assert_eq!(self.status, Some(status), "{self:#?}");
@@ -95,7 +95,7 @@ pub(crate) fn wirecap(namespace: &Namespace, arguments: &[&str]) -> Finished {
     namespace.run_in(|| command(arguments).output()).unwrap().unwrap().into()
 }
 
-/// Runs the command in the namespace as a user without privileges.
+/// Runs the command in the namespace as an unprivileged user.
 pub(crate) fn wirecap_unprivileged(namespace: &Namespace, arguments: &[&str]) -> Finished {
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all"]);
@@ -115,7 +115,7 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// The command at work; killed if the test ends before it.
+/// A running command; killed if the test ends first.
 pub(crate) struct Running(Option<Child>);
 
 impl Running {
@@ -128,7 +128,7 @@ impl Running {
         assert!(sent.success());
     }
 
-    /// Waits for its end; kills it if that takes longer than [`PATIENCE`].
+    /// Waits until the command ends, and kills it after [`PATIENCE`].
     pub(crate) fn finish(mut self) -> Finished {
         let mut child = self.0.take().expect("not yet waited for");
         let deadline = Instant::now() + PATIENCE;

@@ -1,7 +1,8 @@
-//! A disk that fails as it is told to: a FUSE file system in memory, of one directory. It fills up, returns errors, takes a
-//! part of a write, is slow, stands still, and forgets what was not synced.
+//! A disk with configurable faults: a FUSE file system in memory with a single directory. It can fill up,
+//! return errors, write only a part, be slow, stall, and lose data that were not synced.
 //!
-//! A file's content lasts once the file is synced, and a name once the directory is: as little as POSIX promises.
+//! A file's contents survive a power failure after a sync of the file, and a name after a sync of the
+//! directory: the minimum that POSIX guarantees.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -18,31 +19,31 @@ use fuser::{
 };
 use tempfile::TempDir;
 
-/// What the disk does wrong.
+/// The current faults of the disk.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
-    /// Bytes that it has room for.
+    /// The disk's capacity in bytes.
     pub(crate) room: Option<u64>,
-    /// Writes fail with EIO once so many bytes were written, in the middle of one.
+    /// Writes fail with EIO after this number of bytes, possibly in the middle of a write.
     pub(crate) write_error_behind: Option<u64>,
-    /// Syncs of files fail with EIO once so many were done.
+    /// Syncs of files fail with EIO after this number of syncs.
     pub(crate) sync_error_behind: Option<u64>,
-    /// A write takes so many bytes at most.
+    /// Maximum number of bytes of one write.
     pub(crate) gulp: Option<usize>,
-    /// How fast it writes.
+    /// Write speed.
     pub(crate) bytes_per_second: Option<u64>,
-    /// Whether writes and syncs wait until that is over.
+    /// Whether writes and syncs wait until this is false again.
     pub(crate) is_stalled: bool,
-    /// Whether no name can be made, changed or removed.
+    /// Whether names cannot be created, changed or removed.
     pub(crate) is_read_only: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inode {
     data: Vec<u8>,
-    /// What was synced of it.
+    /// The contents at the last sync.
     durable: Vec<u8>,
-    /// From here on the two may differ.
+    /// The offset from which the two may differ.
     dirty_from: usize,
     mode: u16,
 }
@@ -56,7 +57,7 @@ struct State {
     next_inode: u64,
     written: u64,
     syncs: u64,
-    /// The most bytes, and the most files, that there ever were.
+    /// The maximum number of bytes and of files so far.
     most: (u64, usize),
 }
 
@@ -79,7 +80,7 @@ impl Disk {
         medium.state().next_inode = ROOT + 1;
         let directory = TempDir::new().unwrap();
         let mut config = Config::default();
-        // Who looks at the disk must not wait for a write that stands still.
+        // Several threads, so that other requests do not wait for a stalled write.
         (config.n_threads, config.clone_fd) = (Some(4), true);
         let session = fuser::spawn_mount(Server(Arc::clone(&medium)), directory.path(), &config);
         let session =
@@ -91,23 +92,23 @@ impl Disk {
         self.directory.path()
     }
 
-    /// From now on it does this wrong.
+    /// Changes the faults.
     pub(crate) fn set(&self, change: impl FnOnce(&mut Faults)) {
         change(&mut self.medium.state().faults);
         self.medium.changed.notify_all();
     }
 
-    /// Bytes that were written.
+    /// Number of bytes written.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.medium.state().written
     }
 
-    /// The most bytes of all files together, and the most files, that there ever were.
+    /// The maximum total size and the maximum number of files so far.
     pub(crate) fn most(&self) -> (u64, usize) {
         self.medium.state().most
     }
 
-    /// The files as they would be found after a loss of power now.
+    /// The files as they would be after a power failure now.
     pub(crate) fn after_power_loss(&self) -> TempDir {
         let (state, found) = (self.medium.state(), TempDir::new().unwrap());
         for (name, inode) in &state.durable_names {
@@ -119,7 +120,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // What still waits would keep the file system busy.
+        // Requests that still wait would keep the file system busy.
         self.set(|faults| *faults = Faults::default());
         if let Some(session) = self.session.take() {
             let _busy_if_the_test_failed = session.umount_and_join();
@@ -132,7 +133,7 @@ impl Medium {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The state, once the disk does not stand still.
+    /// The state, as soon as the disk is not stalled.
     fn moving(&self) -> MutexGuard<'_, State> {
         let state = self.state();
         self.changed
@@ -146,7 +147,7 @@ impl State {
         self.names.values().map(|inode| self.inodes[inode].data.len() as u64).sum()
     }
 
-    /// Writes as much of `bytes` as the disk takes.
+    /// Writes as much of `bytes` as the faults allow.
     fn write(&mut self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize, Errno> {
         let (used, faults, written) = (self.used_bytes(), self.faults, self.written);
         let mut taken = bytes.len().min(faults.gulp.unwrap_or(usize::MAX));
@@ -172,7 +173,7 @@ impl State {
         Ok(taken)
     }
 
-    /// After whatever makes more.
+    /// Called after each operation that can add bytes or files.
     fn note(&mut self) {
         self.most = (self.most.0.max(self.used_bytes()), self.most.1.max(self.names.len()));
     }
@@ -227,9 +228,9 @@ impl State {
 }
 
 const ROOT: u64 = 1;
-/// Nothing is remembered by the kernel.
+/// The kernel caches nothing.
 const TTL: Duration = Duration::ZERO;
-/// What `statfs` says of a disk without a limit.
+/// Size of a disk without a limit in `statfs`.
 const BLOCKS: u64 = 1 << 30;
 const BLOCK_BYTES: u64 = 512;
 

@@ -1,6 +1,6 @@
-//! Recordings of live traffic on disks that fill up, fail, are slow, stand still and lose their power, and of processes that are
-//! killed: a recording goes on, or ends with an error that says why; files with their final names are whole; the ledger says what
-//! the files have.
+//! Recordings of live traffic on disks that fill up, fail, are slow, stall and lose power, and by processes
+//! that are killed. A recording continues or ends with an error that states the reason; files with final
+//! names are complete; the ledger agrees with the files.
 
 mod disk;
 #[path = "../recording/mod.rs"]
@@ -22,10 +22,11 @@ use tempfile::TempDir;
 use wirecap::savefile::{ReadError, Reader};
 use wirecap_testbed::{Generator, Load, Sizes, Stamp, Traffic, cpu_times, pass_program, privileged};
 
-/// Chunks of a pool that holds all that most of the tests send, so that nothing depends on the machine's speed.
+/// Chunks of a pool that has room for all packets of most tests, so that the result does not depend on the
+/// machine's speed.
 const DEEP: &str = "1024";
 
-/// A number of the environment, or that of the short version.
+/// A number from the environment, or the default for a short run.
 fn setting(name: &str, short: u64) -> u64 {
     env::var(name)
         .map_or(short, |value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is no number")))
@@ -54,7 +55,7 @@ fn start(bed: &Bed, file: &Path, chunks: &str, more: &[&str]) -> Running {
     running
 }
 
-/// Numbers and times, in nanoseconds, of the packets of a file. One that is not complete may be torn at its end.
+/// Numbers and times, in nanoseconds, of the packets of a file. An incomplete file may end within a packet.
 fn packets(path: &Path) -> Vec<(u64, u64)> {
     let may_be_torn = path.extension().is_some_and(|extension| extension == "part");
     let mut packets = Vec::new();
@@ -76,13 +77,13 @@ fn packets(path: &Path) -> Vec<(u64, u64)> {
     }
 }
 
-/// The files of a directory, by their names, with their packets.
+/// The files of a directory by name, with their packets.
 fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
     let paths = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
     paths.map(|path| (path.clone(), packets(&path))).collect()
 }
 
-/// How many packets the files have, which are the first of what was sent, each once and in order.
+/// The number of packets in the files, which must be the first ones sent, each once and in order.
 #[track_caller]
 fn first_packets(files: &BTreeMap<PathBuf, Vec<(u64, u64)>>) -> u64 {
     let numbers: Vec<u64> = files.values().flatten().map(|(number, _)| *number).collect();
@@ -95,10 +96,10 @@ fn gaps(numbers: &[u64]) -> Vec<(u64, u64)> {
     numbers.windows(2).filter(|pair| pair[1] != pair[0] + 1).map(|pair| (pair[0], pair[1])).take(5).collect()
 }
 
-/// Names of all formats and compressions.
+/// Names with all formats and compressions.
 const NAMES: [&str; 4] = ["t-%i.pcapng", "t-%i.pcap", "t-%i.pcapng.zst", "t-%i.pcap.gz"];
 
-/// Numbers at random, from a seed.
+/// Random numbers from a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -112,8 +113,9 @@ fn count(value: &serde_json::Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no count"))
 }
 
-/// The ledger has every packet that was sent while the capture was there: delivered or dropped by it, and of those delivered
-/// in the file, discarded for the writer, or lost on their way to it.
+/// Checks the ledger: every packet sent was delivered or dropped by the capture, and the packets in the file,
+/// those written, and those discarded for the writer are not more than those delivered. Returns the number in
+/// the file.
 #[track_caller]
 fn in_file(finished: &Finished, sent: u64) -> u64 {
     let ledger = finished.ledger();
@@ -132,7 +134,7 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
     if !privileged() {
         return;
     }
-    // What goes wrong, which words say so, and whether the disk keeps what it took.
+    // The fault, the expected words of the error, and whether the disk keeps what it has accepted.
     let cases: [(Fault, &str, bool); 4] = [
         (|faults| faults.room = Some(2_345_678), "No space left", true),
         (|faults| faults.write_error_behind = Some(2_345_678), "Input/output error", true),
@@ -148,7 +150,7 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
             let (bed, disk) = (Bed::new(1), Disk::mount());
             let more = ["--file-size", "1M", "--sync", "200ms"];
             let running = start(&bed, &disk.path().join(name), DEEP, &more);
-            // A compressed file is small: it fails at once.
+            // A compressed file is small, so the disk fails from the beginning.
             disk.set(|faults| {
                 fault(faults);
                 if name.ends_with(".zst") {
@@ -163,7 +165,8 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
             let ledger = finished.ledger();
             assert!(count(&ledger["delivered"]) <= sent, "{ledger}");
             assert_eq!(ledger["lossless"], false, "{ledger}");
-            // What a sync that failed has taken away is not known: the ledger counts what certainly lasts.
+            // It is unknown what a failed sync has lost, so the ledger counts only what is certainly on the
+            // disk.
             let found = disk.after_power_loss();
             let there = files(if keeps { disk.path() } else { found.path() });
             assert_eq!(
@@ -171,7 +174,7 @@ fn a_disk_that_fails_ends_the_recording_with_an_error_and_whole_files() {
                 count(&ledger["recorded"]["in_file"]),
                 "{name}: {words}: {ledger}"
             );
-            // The file that could not be completed does not have its final name.
+            // The incomplete file does not have its final name.
             let is_part = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "part");
             assert!(files(disk.path()).keys().any(is_part), "{name}: {words}");
         }
@@ -196,12 +199,12 @@ fn short_writes_are_continued() {
 }
 
 #[test]
-fn a_slow_disk_is_seen_as_backlog_before_it_costs_packets_which_are_the_writers() {
+fn a_slow_disk_is_reported_as_backlog_before_packets_are_lost_by_the_writer() {
     if !privileged() {
         return;
     }
     let (bed, disk) = (Bed::new(1), Disk::mount());
-    // 30 MB/s come, and the disk takes 5.
+    // 30 MB/s arrive, and the disk writes 5.
     disk.set(|faults| faults.bytes_per_second = Some(5_000_000));
     let file = disk.path().join("t.pcapng");
     let running = start(&bed, &file, "128", &[]);
@@ -224,18 +227,18 @@ fn a_slow_disk_is_seen_as_backlog_before_it_costs_packets_which_are_the_writers(
     assert!(backlog < loss, "{}", finished.stderr);
 }
 
-/// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` is what the documentation promises, for a release build.
+/// `WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000` tests the documented limits, in a release build.
 #[test]
 fn a_stalled_disk_loses_no_packets_while_the_pool_has_room() {
     if !privileged() {
         return;
     }
     let (seconds, rate) = (setting("WIRECAP_STALL_SECONDS", 2), setting("WIRECAP_STALL_RATE", 20_000));
-    // Seven eighths may wait, beside 14 pages.
+    // Seven eighths of the pool may wait, in addition to 14 pages.
     let chunks = (rate * (seconds + 1) / 64 * 8 / 7 + 64).to_string();
     for engine in ["xdp", "packet"].into_iter().take(if is_thorough() { 2 } else { 1 }) {
         let (bed, disk) = (Bed::new(1), Disk::mount());
-        // On a veth packet sockets get the generator's frames only behind a program that passes them.
+        // On a veth, packet sockets receive the generator's frames only if an XDP program passes them.
         let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
         let file = disk.path().join("t.pcapng");
         let running = start(&bed, &file, &chunks, &["--engine", engine]);
@@ -257,7 +260,7 @@ fn a_stalled_disk_loses_no_packets_while_the_pool_has_room() {
     }
 }
 
-/// What runs that are killed have in common.
+/// The common part of runs that are killed.
 struct Runs {
     bed: Bed,
     folder: TempDir,
@@ -268,7 +271,7 @@ impl Runs {
         fs::read_dir(self.folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// The packets of all files beside those of `before`, in the order of the files' numbers.
+    /// The packets of all files except those of `before`, in the order of the files' numbers.
     fn new_files(&self, before: &BTreeSet<PathBuf>) -> BTreeMap<PathBuf, Vec<(u64, u64)>> {
         self.paths().difference(before).map(|path| (path.clone(), packets(path))).collect()
     }
@@ -292,8 +295,8 @@ fn a_killed_process_leaves_complete_files_and_the_next_one_continues() {
         let mut generator = runs.bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(30_000)]).unwrap();
         thread::sleep(Duration::from_millis(chance.below(600)));
-        // What can be read is there for good. Files that get their names while the directory is looked through may be missed: what
-        // is before the first gap was seen.
+        // Packets that can be read now must remain. Files that are renamed while the directory is read may be
+        // missed, so only the packets before the first gap count.
         let seen: BTreeSet<u64> =
             runs.new_files(&before).values().flatten().map(|(number, _)| *number).collect();
         let seen = (0..).take_while(|number| seen.contains(number)).count() as u64;
@@ -306,7 +309,7 @@ fn a_killed_process_leaves_complete_files_and_the_next_one_continues() {
         assert!(parts <= 1, "{:?}", left.keys());
         let kept = first_packets(&left);
         assert!(seen <= kept && kept <= sent, "{seen} were seen, {kept} of {sent} are there");
-        // The next process completes what this one left, and loses no packet of it.
+        // The next process completes the files that this one left, and loses none of their packets.
         let bed = &runs.bed;
         let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
             "--file-size",
@@ -335,7 +338,7 @@ fn a_power_failure_loses_at_most_the_sync_time() {
         let mut generator = bed.generator();
         let sending = generator.start(&[Load::endless(0).per_second(5000)]).unwrap();
         thread::sleep(Duration::from_millis(3300));
-        // How long its threads waited for a processor is not theirs to answer for.
+        // The time for which the threads waited for a CPU is allowed in addition.
         let waited: Duration =
             cpu_times(&running.id().to_string()).unwrap().values().map(|time| time.waited).sum();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -351,7 +354,7 @@ fn a_power_failure_loses_at_most_the_sync_time() {
             lost.is_some_and(|lost| lost <= sync + waited),
             "{name}: {kept} of {sent} packets are there, {lost:?} are lost; {waited:?} waited"
         );
-        // What is found is gone on with.
+        // The next recording continues with the files found.
         let pattern = found.path().join(name);
         let next = bed.run(Command::new(WIRECAP).args(["capture", "-i", "a1", "--duration", "10ms"]).args([
             "--file-size",
@@ -381,7 +384,7 @@ fn a_directory_that_is_removed_ends_the_recording_with_an_error() {
     assert_eq!(finished.ledger()["lossless"], false, "{}", finished.ledger());
 }
 
-/// The disk looks after each write and each name: no moment is missed.
+/// The disk updates its maximum after each write and each new name, so no moment is missed.
 #[test]
 fn budgets_hold_at_every_moment_of_a_live_recording() {
     if !privileged() {
@@ -422,7 +425,7 @@ fn budgets_hold_at_every_moment_of_a_live_recording() {
 }
 
 #[test]
-fn the_floor_of_free_space_holds_while_others_write_too() {
+fn the_minimum_free_space_holds_while_other_programs_write() {
     if !privileged() {
         return;
     }
@@ -434,7 +437,7 @@ fn the_floor_of_free_space_holds_while_others_write_too() {
     let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);
     let mut generator = bed.generator();
     let sending = generator.start(&[Load::new(0, 120_000).per_second(60_000)]).unwrap();
-    // Another program takes some of the disk: it is the recording's files that go.
+    // Another program takes space on the disk; the recording removes its own files.
     fs::write(disk.path().join("other"), vec![0; 1_500_000]).unwrap();
     sending.wait().unwrap();
     let finished = running.interrupt();
@@ -445,7 +448,7 @@ fn the_floor_of_free_space_holds_while_others_write_too() {
     assert!(finished.stderr.contains("removed by a budget"), "{}", finished.stderr);
     assert_eq!(in_file(&finished, 120_000), 120_000);
     fs::remove_file(disk.path().join("other")).unwrap();
-    // What is left are the last packets.
+    // The remaining files have the last packets.
     let left: Vec<u64> = files(disk.path()).values().flatten().map(|(number, _)| *number).collect();
     assert!(gaps(&left).is_empty() && left.last() == Some(&119_999), "{:?}", gaps(&left));
 }

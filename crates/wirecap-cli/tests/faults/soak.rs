@@ -1,5 +1,5 @@
-//! A recording that goes on: memory, descriptors and threads stay as they are, and every packet is accounted for. `make soak` lets it
-//! run for an hour.
+//! A long recording: memory, descriptors and threads do not grow, and every packet is accounted for.
+//! `make soak` runs it for an hour.
 
 use std::fmt;
 use std::fs;
@@ -12,7 +12,7 @@ use wirecap_testbed::{Load, privileged};
 use super::recording::Bed;
 use super::{files, gaps, in_file, setting, start};
 
-/// What the process has at one time.
+/// The resources of the process at one time.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
     seconds: f64,
@@ -45,12 +45,12 @@ fn sample(process: u32, begin: Instant, rotations: u64) -> Sample {
     }
 }
 
-/// Memory of the allocator that comes and goes.
+/// Allowed variation of the allocator's memory.
 const MEMORY_KIB: u64 = 4096;
-/// Files that are kept.
+/// Number of files kept.
 const KEPT: u64 = 10;
 
-/// `WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000` with a release build.
+/// `WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000`, in a release build.
 #[test]
 fn a_long_recording_uses_no_more_memory_or_descriptors() {
     if !privileged() {
@@ -62,7 +62,7 @@ fn a_long_recording_uses_no_more_memory_or_descriptors() {
     let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
     let kept = KEPT.to_string();
     let more = ["--file-packets", &packets, "--keep-files", &kept];
-    // Two seconds of packets: the machine may be elsewhere for a while.
+    // Room for two seconds of packets, in case the process gets no CPU time for a while.
     let chunks = (rate / 32).to_string();
     let running = start(&bed, &folder.path().join("t-%i.pcapng.zst"), &chunks, &more);
     let mut generator = bed.generator();
@@ -87,7 +87,7 @@ fn a_long_recording_uses_no_more_memory_or_descriptors() {
     finished.assert_success();
     assert_eq!(in_file(&finished, sent), sent);
     assert!(finished.stderr.contains("removed by a budget"), "{}", finished.stderr);
-    // What is there at first is taken once; from then on nothing more.
+    // All resources are allocated in the first third of the run; after that they must not grow.
     let (first, rest) = samples.split_at(samples.len() / 3);
     let most = |samples: &[Sample], of: fn(&Sample) -> u64| samples.iter().map(of).max().unwrap();
     let memory = |sample: &Sample| sample.memory_kib;

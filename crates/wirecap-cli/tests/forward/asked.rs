@@ -1,4 +1,4 @@
-//! Forwarding is asked and told over its control socket, as a capture is.
+//! Requests to a running `forward` over its control socket, as for a capture.
 
 use std::process::{self, Command};
 
@@ -8,7 +8,7 @@ use wirecap_testbed::{Stamp, Traffic, privileged, wait_until};
 
 use crate::bed::{Bed, ENGINES, WIRECAP, at};
 
-/// Runs a command on the socket of forwarding, and gives its exit status and what it printed.
+/// Runs a command on forwarding's control socket. Returns its exit status and output.
 fn ask(arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(WIRECAP).args(arguments).output().unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -36,7 +36,7 @@ fn the_filter_of_a_running_forward_changes_and_drop_stays() {
                 .frame(Stamp { queue: 0, sequence: 0 })
         };
         let frames: Vec<Vec<u8>> = [7, 9, 9].map(frame).to_vec();
-        // Only xdp counts what does not match.
+        // Only xdp counts non-matching packets.
         let counts_all = engine == "xdp";
         if counts_all {
             bed.send(&frames);

@@ -1,4 +1,5 @@
-//! Two hosts, the box between them, the command that runs in it, and the counts that are held against its ledger.
+//! Two hosts, the box between them, the command that runs in the box, and the counters that its ledger is
+//! compared with.
 
 use std::env;
 use std::io::{BufRead, BufReader, Read};
@@ -16,27 +17,27 @@ use wirecap_testbed::{Counters, Host, Inline, PacketSender, wait_until};
 
 pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 
-/// How long anything may take on a busy machine.
+/// Maximum time for any step on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long transfers are to last, if the environment says.
+/// The duration of transfers, if set in the environment.
 pub(crate) fn transfer_seconds() -> Option<u64> {
     env::var("WIRECAP_TRANSFER_SECONDS").ok()?.parse().ok()
 }
 
-/// The engines that forward.
+/// The engines that can forward.
 pub(crate) const ENGINES: [&str; 2] = ["xdp", "packet"];
 
 pub(crate) struct Bed {
     pub(crate) inline: Inline,
     left: Counters,
     right: Counters,
-    /// The box's ends of the cables.
+    /// The box's interfaces.
     ports: [Counters; 2],
 }
 
 impl Bed {
-    /// Two silent hosts.
+    /// Two hosts that send no packets.
     pub(crate) fn new(queue_count: u32, mtu_bytes: u32) -> Self {
         let inline = Inline::new(queue_count, mtu_bytes).unwrap();
         let [left, right] = [&inline.left, &inline.right].map(|host| Counters::of(&host.interface).unwrap());
@@ -44,15 +45,15 @@ impl Bed {
         Self { inline, left, right, ports }
     }
 
-    /// Gives both hosts addresses; they compute their checksums. From now on they also speak unasked, so that it is
-    /// better to forward by then.
+    /// Assigns addresses to both hosts, and turns their checksum offload off. From now on they also send
+    /// packets of their own, so forwarding should already run.
     pub(crate) fn wake_hosts(&self) {
         self.inline.set_checksum_offload(false).unwrap();
         self.inline.add_addresses().unwrap();
     }
 
-    /// Starts the command, with options divided by blanks (for a blank within one: `_`), and waits until it
-    /// forwards.
+    /// Starts the command, with options separated by blanks (`_` for a blank within an option), and waits
+    /// until it forwards.
     pub(crate) fn forward(&self, options: &str) -> Forwarder {
         let forwarder = self.start(options);
         forwarder.wait_for("forwarding");
@@ -79,30 +80,30 @@ impl Bed {
         send(&self.inline.right, frames);
     }
 
-    /// Waits until the right host has received so many packets in all.
+    /// Waits until the right host has received this many packets in total.
     #[track_caller]
     pub(crate) fn wait_for_arrivals(&mut self, packets: u64) {
         let right = &mut self.right;
         wait_until("they all arrive", || right.since_start().unwrap().rx_packets >= packets);
     }
 
-    /// The same of the left one.
+    /// The same for the left host.
     #[track_caller]
     pub(crate) fn wait_for_returns(&mut self, packets: u64) {
         let left = &mut self.left;
         wait_until("they all come back", || left.since_start().unwrap().rx_packets >= packets);
     }
 
-    /// Packets that the right host received.
+    /// Number of packets that the right host has received.
     pub(crate) fn arrived(&mut self) -> u64 {
         self.right.since_start().unwrap().rx_packets
     }
 
-    /// Silences the hosts, waits until what is under way has arrived, ends the command, and holds its ledger against
-    /// what the hosts' interfaces counted.
+    /// Stops the hosts, waits for packets in flight, ends the command, and compares its ledger with the
+    /// counters of the hosts' interfaces.
     #[track_caller]
     pub(crate) fn finish(&mut self, forwarder: Forwarder) -> Value {
-        // An interface with addresses never ceases to send.
+        // An interface with addresses sends packets at any time.
         thread::sleep(Duration::from_millis(300));
         for host in [&self.inline.left, &self.inline.right] {
             host.interface.set_up(false).unwrap();
@@ -114,14 +115,14 @@ impl Bed {
         ledger
     }
 
-    /// What each host sent came in by its port; what the other port sent the other host received; and what came in
-    /// was sent or is in the ledger with the reason why not.
+    /// Checks that each port received what its host sent, that each host received what its port sent, and
+    /// that each received packet was sent or is in the ledger with the reason why not.
     #[track_caller]
     pub(crate) fn check_books(&mut self, ledger: &Value) {
         let (left, right) = (self.left.since_start().unwrap(), self.right.since_start().unwrap());
         let is_one_way = number(ledger, "/ways/1/from").is_none();
-        // A full veth ring refuses a frame. Of one that was sent as an XDP frame only the ledger says so;
-        // one from a host's own stack is refused to that host, which counts it as its own `tx_dropped`.
+        // A full veth ring rejects a frame. If it was sent as an XDP frame, only the ledger counts it; if a
+        // host's own stack sent it, the host counts it as `tx_dropped`.
         let refused_by_cable = left.xdp_xmit_errors() + right.xdp_xmit_errors();
         if ledger["engine"] == "xdp"
             && let Some(device) = number(ledger, "/dropped/device")
@@ -153,8 +154,8 @@ impl Bed {
             assert_eq!(at(port, "/taken"), at(port, "/sent") + unsent, "{ledger:#}");
             assert_eq!(delivered, at(port, "/taken") + at(way, "/no_room"), "{ledger:#}");
             assert_eq!(arrived, at(port, "/sent"), "{from} to {to}: {ledger:#}");
-            // What the port's queues lost has the rings' losses in it, frames for which the driver found no memory,
-            // and more than the rings' losses where frames have several cells.
+            // The losses of the port's queues include the rings' losses and frames for which the driver had
+            // no memory. With frames of several cells they exceed the rings' losses.
             let of_queues: u64 = port_counters.rx_queues.iter().map(|queue| queue.drops).sum();
             let received = delivered + lost;
             if filtered_is_known(ledger) {
@@ -176,14 +177,14 @@ fn filtered_is_known(ledger: &Value) -> bool {
     !ledger["filtered"].is_null()
 }
 
-/// One port's page of the ledger.
+/// The ledger of one port.
 #[track_caller]
 pub(crate) fn port<'a>(ledger: &'a Value, name: &str) -> &'a Value {
     let mut ports = ledger["ports"].as_array().unwrap_or_else(|| panic!("no ports: {ledger:#}")).iter();
     ports.find(|port| port["name"] == name).unwrap_or_else(|| panic!("no {name}: {ledger:#}"))
 }
 
-/// A number that must be there.
+/// A number that must exist.
 #[track_caller]
 pub(crate) fn at(json: &Value, pointer: &str) -> u64 {
     number(json, pointer).unwrap_or_else(|| panic!("no {pointer}: {json:#}"))
@@ -193,7 +194,7 @@ fn number(json: &Value, pointer: &str) -> Option<u64> {
     json.pointer(pointer).and_then(|value| value.as_u64().or(value.is_string().then_some(0)))
 }
 
-/// The command at work; killed if the test ends before it.
+/// A running command; killed if the test ends first.
 pub(crate) struct Forwarder {
     child: Child,
     stdout: Option<JoinHandle<String>>,
@@ -219,7 +220,7 @@ impl Forwarder {
         Self { child, stdout: Some(stdout), said, stderr: Some(stderr) }
     }
 
-    /// The process.
+    /// The process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -228,7 +229,7 @@ impl Forwarder {
         self.said.lock().unwrap().clone()
     }
 
-    /// Waits until it has said these words on standard error.
+    /// Waits until the command has printed these words on standard error.
     #[track_caller]
     pub(crate) fn wait_for(&self, words: &str) {
         let deadline = Instant::now() + PATIENCE;
@@ -244,13 +245,13 @@ impl Forwarder {
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), signal).unwrap();
     }
 
-    /// Ends it as Ctrl-C does.
+    /// Interrupts it like Ctrl-C.
     pub(crate) fn interrupt(self) -> Finished {
         self.signal(Signal::INT);
         self.finish()
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     #[track_caller]
     pub(crate) fn finish(mut self) -> Finished {
         let mut status = None;
@@ -266,13 +267,13 @@ impl Forwarder {
 
 impl Drop for Forwarder {
     fn drop(&mut self) {
-        // Fails where it has ended.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// What a run of the command left.
+/// The result of a run of the command.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) status: ExitStatus,
@@ -281,7 +282,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// What it printed with `--json`, if it ended well: with status 3 if packets were lost, else with 0.
+    /// The output of `--json` if the command succeeded: with status 3 if packets were lost, otherwise 0.
     #[track_caller]
     pub(crate) fn ledger(&self) -> Value {
         let ledger: Value =
@@ -291,7 +292,7 @@ impl Finished {
         ledger
     }
 
-    /// Checks that it failed with this status and said these words.
+    /// Checks that the command failed with this status, and that the error contains these words.
     #[track_caller]
     pub(crate) fn refused(&self, status: i32, words: &[&str]) {
         assert_eq!(self.status.code(), Some(status), "{self:#?}");
@@ -301,7 +302,7 @@ impl Finished {
     }
 }
 
-/// tcpdump at a host: the judge of what arrives, VLAN tags in place.
+/// tcpdump at a host, which records what arrives, with VLAN tags in place.
 pub(crate) struct Recording {
     directory: TempDir,
     child: Child,
@@ -338,14 +339,14 @@ impl Recording {
         Self { directory, child, arrivals: Counters::of(&host.interface).unwrap() }
     }
 
-    /// Waits until `count` packets have arrived, and gives all that have.
+    /// Waits until `count` packets have arrived, and returns all that have.
     #[track_caller]
     pub(crate) fn finish(mut self, count: u64) -> Vec<Vec<u8>> {
         let arrivals = &mut self.arrivals;
         wait_until("they all arrive", || arrivals.since_start().unwrap().rx_packets >= count);
         let file = self.directory.path().join("arrivals.pcap");
         wait_until("they all are recorded", || recorded(&file).len() as u64 >= count);
-        // What should not come has time to do so.
+        // Leaves time for unexpected packets to arrive.
         thread::sleep(Duration::from_millis(300));
         kill_process(Pid::from_raw(self.child.id() as i32).unwrap(), Signal::INT).unwrap();
         self.child.wait().unwrap();
@@ -353,7 +354,7 @@ impl Recording {
     }
 }
 
-/// The packets of a savefile that may still be written to.
+/// The packets of a savefile that may still be growing.
 fn recorded(file: &Path) -> Vec<Vec<u8>> {
     let mut packets = Vec::new();
     let Ok(mut reader) = Reader::open(file) else { return packets };

@@ -1,4 +1,4 @@
-//! What the command does to packets: which pass, how they are changed, and what it notes of them.
+//! Options that select, change and record packets.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn frames(count: usize) -> Vec<Vec<u8>> {
     (0..count).map(|index| frame(index, index as u64, 60 + index)).collect()
 }
 
-/// Sends frames through, and gives those that arrive, of which there should be `count`, and the ledger.
+/// Forwards frames. Returns those that arrive, of which there should be `count`, and the ledger.
 #[track_caller]
 fn through(options: &str, frames: &[Vec<u8>], count: u64) -> (Vec<Vec<u8>>, serde_json::Value) {
     let mut bed = Bed::new(1, 1500);
@@ -53,7 +53,7 @@ fn addresses_and_tags_are_rewritten() {
         let arrived = rewrite("vlan=pop");
         for (arrived, sent) in arrived.iter().zip(&sent) {
             let rest = if is_tagged(sent) { &sent[16..] } else { &sent[12..] };
-            // What is shorter than Ethernet's shortest goes out as it is: a veth does not pad.
+            // A frame below Ethernet's minimum length is sent as it is: a veth does not pad.
             assert_eq!(*arrived, [&sent[..12], rest].concat(), "{engine}");
         }
         let arrived = rewrite("vlan=set:7");
@@ -69,11 +69,11 @@ fn addresses_and_tags_are_rewritten() {
 }
 
 #[test]
-fn only_matching_packets_pass_and_none_that_are_to_be_dropped() {
+fn only_matching_packets_pass_and_packets_to_drop_do_not() {
     if !privileged() {
         return;
     }
-    // Of frame's six kinds, two are tagged: 802.1Q with VLAN 100, and 802.1ad.
+    // Two of the six kinds of frames are tagged: 802.1Q with VLAN 100, and 802.1ad.
     let sent = frames(120);
     for engine in ENGINES {
         for (options, kinds) in [
@@ -131,7 +131,7 @@ fn a_mirror_records_packets_as_received() {
 }
 
 #[test]
-fn a_mirror_whose_disk_is_full_ends_and_packets_pass_all_the_same() {
+fn a_mirror_whose_disk_is_full_ends_and_forwarding_continues() {
     if !privileged() {
         return;
     }
@@ -148,7 +148,7 @@ fn a_mirror_whose_disk_is_full_ends_and_packets_pass_all_the_same() {
 }
 
 #[test]
-fn the_times_that_packets_were_inside_are_shown() {
+fn the_transit_times_of_packets_are_reported() {
     if !privileged() {
         return;
     }
@@ -169,7 +169,7 @@ fn the_times_that_packets_were_inside_are_shown() {
 }
 
 #[test]
-fn a_host_that_forwards_as_well_is_warned_of() {
+fn a_warning_names_a_host_that_forwards_as_well() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! An interface that packets leave by goes down, comes back, stalls, or is removed.
+//! An output interface goes down, comes up, stalls, or is removed.
 
 use std::thread;
 use std::time::Duration;
@@ -48,7 +48,8 @@ fn a_flapping_interface_costs_packets_that_are_all_accounted_for() {
     let forwarder = bed.forward("--engine xdp -M 64 -R 64");
     let traffic = Traffic::to(&bed.inline.right.interface);
     let mut generator = Generator::new(&bed.inline.left.interface, &traffic).unwrap();
-    // A veth without NAPI loses XDP frames uncounted, but what is sent by an AF_XDP socket are none.
+    // A veth without NAPI loses XDP frames without counting them, but frames from an AF_XDP socket are
+    // ordinary packets.
     thread::scope(|scope| {
         let sending = scope.spawn(|| generator.send(&[Load::new(0, 60_000).per_second(30_000)]).unwrap());
         for _ in 0..6 {
@@ -68,14 +69,14 @@ fn a_flapping_interface_costs_packets_that_are_all_accounted_for() {
 }
 
 #[test]
-fn a_host_whose_cable_leads_nowhere_is_forwarded_to_again_when_it_is_back() {
+fn forwarding_to_a_host_without_carrier_resumes_with_the_carrier() {
     if !privileged() {
         return;
     }
     for engine in ENGINES {
         let mut bed = Bed::new(1, 1500);
         let forwarder = bed.forward(&format!("--engine {engine} -R 16"));
-        // The port is up, and has no carrier.
+        // The port is up but has no carrier.
         bed.inline.right.interface.set_up(false).unwrap();
         bed.send(&frames(2000));
         bed.inline.right.interface.set_up(true).unwrap();
@@ -90,7 +91,7 @@ fn a_host_whose_cable_leads_nowhere_is_forwarded_to_again_when_it_is_back() {
     }
 }
 
-/// The right host takes frames and is not done with them.
+/// The right host accepts frames but does not complete them.
 #[test]
 fn while_one_direction_is_stalled_the_other_continues_without_loss() {
     if !privileged() {
@@ -100,7 +101,7 @@ fn while_one_direction_is_stalled_the_other_continues_without_loss() {
         let mut bed = Bed::new(1, 1500);
         let forwarder = bed.forward(&format!("--engine {engine} --basic -M 64 -R 64"));
         let jam = Jam::behind(&bed.inline.right.interface).unwrap();
-        // Of a kind that no stack answers.
+        // Frames that no protocol stack answers.
         let frames: Vec<Vec<u8>> = (0..1000).map(|index| frame(0, index, 1000)).collect();
         let mut sent = 0;
         while !forwarder.said().contains("right does not send; ") {
@@ -116,11 +117,11 @@ fn while_one_direction_is_stalled_the_other_continues_without_loss() {
             sent += 300;
         }
         bed.wait_for_returns(1000);
-        // What the jam lets out is one frame in 80 seconds.
+        // A jam passes one frame in 80 seconds.
         assert!(bed.arrived() < arrived + 10, "{} frames arrived in a jam", bed.arrived() - arrived);
 
         jam.clear().unwrap();
-        // Until a frame has come through it is not known that the way is free.
+        // The port is known to be free only after a frame has been sent.
         while !forwarder.said().contains("right sends again") {
             bed.send(&frames[..1]);
             sent += 1;
@@ -133,7 +134,7 @@ fn while_one_direction_is_stalled_the_other_continues_without_loss() {
         bed.send(&frames);
         bed.wait_for_arrivals(arrived + 1000);
         let ledger = bed.finish(forwarder);
-        // The pool is deep enough for all that came from there.
+        // The pool has room for all packets from there.
         let left = port(&ledger, "left");
         assert_eq!((at(left, "/taken"), at(left, "/sent")), (1000, 1000), "{ledger:#}");
         let right = port(&ledger, "right");

@@ -1,4 +1,4 @@
-//! Hosts talk through the box as over a cable.
+//! Traffic between hosts through the box, as over a cable.
 
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
@@ -10,7 +10,7 @@ use wirecap_testbed::{Host, loss_lock, privileged};
 
 use crate::bed::{Bed, ENGINES, PATIENCE, transfer_seconds};
 
-/// Pings the other host, five times.
+/// Pings the other host five times.
 #[track_caller]
 fn ping(from: &Host, to: &str, payload_bytes: u32) {
     let size = payload_bytes.to_string();
@@ -43,14 +43,14 @@ impl Drop for Server {
     }
 }
 
-/// Transfers between the hosts, and gives what both ends measured.
+/// Runs a transfer between the hosts, and returns the measurements of both ends.
 #[track_caller]
 fn iperf3(from: &Host, to: &Host, address: &str, options: &str) -> Value {
     let _server = Server::on(to);
     let seconds = transfer_seconds().unwrap_or(1);
     let time = seconds.to_string();
     let limit = (seconds + PATIENCE.as_secs()).to_string();
-    // The server takes a moment.
+    // The server needs a moment to start, so try repeatedly.
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         let mut client = Command::new("timeout");
@@ -129,7 +129,7 @@ fn in_advanced_mode_a_worker_helps_with_anothers_connections() {
     }
     let _lock = loss_lock().unwrap();
     let mut bed = Bed::new(1, 1500);
-    // A threshold of 0: every chunk may go to either worker.
+    // With a threshold of 0, either worker may process any chunk.
     let forwarder = bed.forward("--engine xdp -R 64 -T 0 --workers 2");
     bed.wake_hosts();
     let (left, right) = (&bed.inline.left, &bed.inline.right);
@@ -151,13 +151,14 @@ fn only_a_host_that_leaves_checksums_to_hardware_is_reported() {
         let address = format!("{}:9", bed.inline.right.ipv4);
         let send = || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            // The first packet of each chunk is looked at, and many may come in one chunk.
+            // Only the first packet of each chunk is checked, and a chunk may have many.
             let has_said = || forwarder.said().contains("left to hardware");
             for sent in 0..4000 {
                 if sent >= 20 && (!offload || has_said()) {
                     break;
                 }
-                // The other host says that the port is closed, which may come as an error of the next call.
+                // The other host answers that the port is closed, which may be returned as an error of the
+                // next call.
                 let _ = socket.send_to(b"to whom it may concern", &address);
                 thread::sleep(Duration::from_millis(5));
             }

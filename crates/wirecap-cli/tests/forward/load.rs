@@ -1,4 +1,4 @@
-//! More than the box can do: everything that is not sent on is in the ledger.
+//! Overload: every packet that is not forwarded is in the ledger.
 
 use std::thread;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use wirecap_testbed::{
 
 use crate::bed::{Bed, ENGINES, at, port};
 
-/// What a worker needs for one packet, in nanoseconds: it can do 10,000 a second.
+/// Processing time of a packet in nanoseconds: a worker can process 10,000 per second.
 const COST: &str = "100000";
 const WORKER_RATE: f64 = 10_000.0;
-/// What each queue gets, in parts of that.
+/// The load of each queue, relative to the capacity of a worker.
 const LOADS: [f64; 2] = [1.6, 0.2];
 const POOL: &str = "-M 64 -R 64";
 const POOL_CELLS: f64 = 64.0 * 64.0;
 
-/// How long a skewed load lasts: five seconds, or as many as the environment says.
+/// Duration of a skewed load: five seconds, or as set in the environment.
 fn load_time() -> Duration {
     let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
@@ -34,7 +34,7 @@ fn at_overload_every_sent_frame_arrived_or_is_in_the_ledger() {
     let _lock = loss_lock().unwrap();
     for engine in ENGINES {
         let bed = Bed::new(1, 1500);
-        // A shallow pool, and a generator that makes some millions a second.
+        // A small pool, and a generator that sends millions of frames per second.
         let forwarder = bed.forward(&format!("--engine {engine} -M 64 -R 32"));
         let inline = &bed.inline;
         let mut arrivals = Counters::of(&inline.right.interface).unwrap();
@@ -62,8 +62,8 @@ fn at_overload_every_sent_frame_arrived_or_is_in_the_ledger() {
     }
 }
 
-/// Heavy processing and skewed queues, with workers that wait 100 us for each packet: 1.6 and 0.2 of what a worker can do.
-/// Gives how many packets were sent and the ledger.
+/// Heavy processing and skewed queues: workers need 100 us per packet, and the queues receive 1.6 and 0.2
+/// times the capacity of a worker. Returns the number of packets sent, and the ledger.
 fn skewed(watch: &Watch, options: &str) -> Result<(u64, Value), String> {
     let mut bed = Bed::new(2, 1500);
     let forwarder =
@@ -73,7 +73,7 @@ fn skewed(watch: &Watch, options: &str) -> Result<(u64, Value), String> {
     let mut sender = SteadySender::on(&bed.inline.left.interface, traffic, 2).unwrap();
     let mut ticks = Ticks::new(load_time());
     let sent = sender.send(&LOADS.map(|load| load * WORKER_RATE), &mut ticks).unwrap();
-    // Ended at once, the rest would be processed all the same.
+    // The command processes the remaining packets before it ends.
     let ledger = forwarder.interrupt().ledger();
     bed.check_books(&ledger);
     assert_eq!(at(&ledger, "/offered"), sent, "{ledger:#}");
@@ -81,7 +81,7 @@ fn skewed(watch: &Watch, options: &str) -> Result<(u64, Value), String> {
     Ok((sent, ledger))
 }
 
-/// The paper's Figure 13, with equal pools in both modes.
+/// Figure 13 of the paper, with pools of equal size in both modes.
 #[test]
 fn with_heavy_processing_and_skewed_queues_advanced_mode_forwards_what_basic_mode_loses() {
     if !privileged() {

@@ -1,6 +1,6 @@
-//! `wirecap forward` between two hosts: what one sends the other gets, and the books hold.
+//! `wirecap forward` between two hosts: all frames of one arrive at the other, and the ledger balances.
 //!
-//! `WIRECAP_TRANSFER_SECONDS=180` makes each transfer last as long, instead of a second.
+//! With `WIRECAP_TRANSFER_SECONDS=180`, each transfer takes 180 seconds instead of one.
 
 mod asked;
 mod bed;

@@ -1,4 +1,4 @@
-//! What cannot be gets one clear error, and touches nothing.
+//! Impossible requests cause one clear error and change nothing.
 
 use std::process::{Command, Stdio};
 
@@ -6,7 +6,7 @@ use wirecap_testbed::{Namespace, privileged};
 
 use crate::bed::{Bed, WIRECAP};
 
-/// Runs the command in a namespace and gives exit status and standard error.
+/// Runs the command in a namespace. Returns the exit status and standard error.
 fn run(namespace: &Namespace, program: &str, arguments: &str) -> (Option<i32>, String) {
     let mut command = Command::new(program);
     command.args(arguments.split_whitespace().map(|word| word.replace('_', " "))).stdin(Stdio::null());
@@ -51,7 +51,7 @@ fn impossible_values_are_rejected_with_a_reason() {
 }
 
 #[test]
-fn an_alternative_name_is_as_good_as_the_proper_one() {
+fn an_alternative_interface_name_is_accepted() {
     if !privileged() {
         return;
     }

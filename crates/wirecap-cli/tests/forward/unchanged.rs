@@ -1,4 +1,4 @@
-//! Frames come out as they went in, whatever is in them and however long they are.
+//! Frames are forwarded unchanged, independent of contents and length.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use wirecap_testbed::{loss_lock, privileged};
 
 use crate::bed::{Bed, ENGINES, Recording, at, port, transfer_seconds};
 
-/// Bytes that look like nothing, from a number.
+/// Pseudo-random bytes from a seed.
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -18,8 +18,8 @@ fn noise(seed: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// A frame of this many bytes, with the headers `kind` chooses: an unknown one, IPv4, IPv6, ARP's type, a VLAN
-/// tag, two of them.
+/// A frame of this many bytes, with the headers selected by `kind`: an unknown type, IPv4, IPv6, the type of
+/// ARP, one VLAN tag, or two.
 pub(crate) fn frame(kind: usize, seed: u64, frame_bytes: usize) -> Vec<u8> {
     let header: &[u8] = match kind % 6 {
         0 => &[0x88, 0xb5],
@@ -35,7 +35,7 @@ pub(crate) fn frame(kind: usize, seed: u64, frame_bytes: usize) -> Vec<u8> {
     frame
 }
 
-/// Sends frames of these lengths and compares what arrives.
+/// Sends frames of these lengths, and compares them with those that arrive.
 #[track_caller]
 fn pass_unchanged(engine: &str, mtu_bytes: u32, lengths: impl Iterator<Item = usize>, options: &str) {
     let kinds_of = |length: usize| [length % 4, 4 + length % 2];
@@ -49,7 +49,8 @@ fn pass_unchanged(engine: &str, mtu_bytes: u32, lengths: impl Iterator<Item = us
     let mut arrived = recording.finish(frames.len() as u64);
     let ledger = bed.finish(forwarder);
     assert_eq!(arrived.len(), frames.len(), "{engine}: {ledger:#}");
-    // A worker that gets no processor time for so long is not waited for, and the ledger says so.
+    // The others do not wait for a worker that gets no CPU time for too long; the ledger counts its late
+    // packets.
     if at(port(&ledger, "right"), "/late") > 0 {
         println!("out of order: {ledger:#}");
         [&mut frames, &mut arrived].into_iter().for_each(|frames| frames.sort_unstable());
@@ -67,7 +68,7 @@ fn frames_of_every_length_pass_unchanged_and_in_order() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    // With one worker there is one ring, and one order.
+    // One worker has a single ring, so the order is unique.
     let time = Duration::from_secs(transfer_seconds().unwrap_or(0));
     for engine in ENGINES {
         let begin = Instant::now();
@@ -96,12 +97,12 @@ fn in_advanced_mode_order_is_kept() {
         return;
     }
     let _lock = loss_lock().unwrap();
-    // Small chunks, and every one may go to either worker.
+    // Small chunks, and either worker may process any of them.
     pass_unchanged("xdp", 1500, 60..=1514, "-T 0 -M 4 -R 4096 --workers 2");
 }
 
 #[test]
-fn with_one_way_nothing_comes_back() {
+fn with_one_way_no_packet_is_forwarded_back() {
     if !privileged() {
         return;
     }

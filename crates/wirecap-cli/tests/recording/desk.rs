@@ -1,4 +1,4 @@
-//! A capture that can be asked, and what its answers are held to.
+//! A capture with a control socket, and the equations that its answers must fulfil.
 
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
@@ -18,11 +18,11 @@ use super::{Bed, Finished, Running, WIRECAP};
 
 pub(crate) const ENGINES: [&str; 2] = ["xdp", "packet"];
 
-/// A bed with a directory of its own for control sockets.
+/// A test bed with a directory for control sockets.
 pub(crate) struct Desk {
     pub(crate) bed: Bed,
     pub(crate) directory: TempDir,
-    /// On the receiver, where packet sockets are to get the frames of a sender inside the kernel.
+    /// A program on the receiver, with which packet sockets receive the generator's frames.
     _passing: Option<Link>,
 }
 
@@ -33,7 +33,7 @@ impl Desk {
         Self { bed: Bed::new(queue_count), directory, _passing: None }
     }
 
-    /// One on which this engine gets what the bed's generator sends.
+    /// A desk on which this engine receives the generator's frames.
     pub(crate) fn of_engine(engine: &str, queue_count: u32) -> Self {
         let desk = Self::new(queue_count);
         let passing = (engine == "packet").then(|| pass_program(&desk.bed.pair.receiver).unwrap());
@@ -54,7 +54,7 @@ impl Desk {
         command
     }
 
-    /// Starts a capture and waits until it can be asked.
+    /// Starts a capture, and waits until its control socket answers.
     pub(crate) fn capture(&self, name: &str, arguments: &[&str]) -> Running {
         let mut running = self.bed.start(&mut self.command(WIRECAP, arguments));
         running.wait_for("capturing");
@@ -76,8 +76,8 @@ impl Desk {
         self.client(name).ask(&json!({ "command": "status" }))
     }
 
-    /// Stops a capture that had many clients when it has delivered all that the run sends, and gives that count. It has few
-    /// descriptors, and little memory beside its pool of 64 MiB.
+    /// Ends a capture that had many clients, after it has delivered all packets of the run. Checks that it
+    /// uses few descriptors, and little memory in addition to its pool of 64 MiB. Returns the number of packets.
     #[track_caller]
     pub(crate) fn stop_unharmed(&self, name: &str, running: Running, run: Run<'_>) -> (Finished, u64) {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", running.id())).unwrap().count();
@@ -112,7 +112,7 @@ impl Client {
         self.read()
     }
 
-    /// Whether the other side has closed it, after what it had to say.
+    /// Whether the other side has closed the connection, after reading all that it sent.
     pub(crate) fn is_closed(&mut self) -> bool {
         let mut rest = Vec::new();
         self.0.read_to_end(&mut rest).is_ok()
@@ -123,12 +123,12 @@ pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is not a count"))
 }
 
-/// The drops of an account, by all reasons.
+/// The drops of an account, for all reasons together.
 pub(crate) fn dropped(account: &Value) -> u64 {
     account["dropped"].as_object().unwrap().values().filter_map(Value::as_u64).sum()
 }
 
-/// What holds for the account of a ring and for the sum, at each moment.
+/// Asserts the equations that hold at any moment for each ring and for the sum.
 #[track_caller]
 pub(crate) fn assert_conserved(account: &Value) {
     assert_eq!(number(&account["offered"]), number(&account["delivered"]) + dropped(account), "{account}");
@@ -146,7 +146,7 @@ pub(crate) fn assert_ledger_conserved(ledger: &Value) {
     assert_eq!(sum, number(&ledger["delivered"]), "{ledger}");
 }
 
-/// The counts that two ledgers of one capture must have in common.
+/// The counts that must be equal in two ledgers of one capture.
 pub(crate) fn counts(ledger: &Value) -> BTreeMap<&str, Value> {
     let names = ["seen", "offered", "delivered", "bytes", "filtered", "dropped", "rings"];
     names.iter().map(|name| (*name, ledger[*name].clone())).collect()

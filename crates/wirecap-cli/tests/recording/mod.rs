@@ -1,4 +1,4 @@
-//! What the tests of the command share: a test bed, and the command running in it.
+//! Shared by the tests of the command: a test bed, and commands that run in it.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
 pub(crate) mod desk;
@@ -16,7 +16,7 @@ use wirecap_testbed::{Generator, Namespace, Traffic, VethPair};
 
 pub(crate) const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 
-/// Two namespaces and the cable between them; captures happen at `a1`.
+/// Two namespaces connected by a cable; captures run on `a1`.
 pub(crate) struct Bed {
     pub(crate) sender: Namespace,
     pub(crate) receiver: Namespace,
@@ -38,17 +38,17 @@ impl Bed {
         Generator::new(&self.pair.sender, &self.traffic()).unwrap()
     }
 
-    /// Runs `command` where the receiver is, to its end.
+    /// Runs `command` in the receiver's namespace until it ends.
     pub(crate) fn run(&self, command: &mut Command) -> Finished {
         self.start(command).finish()
     }
 
-    /// Starts `command` where the receiver is.
+    /// Starts `command` in the receiver's namespace.
     pub(crate) fn start(&self, command: &mut Command) -> Running {
         self.start_on(Stdio::piped(), command)
     }
 
-    /// Starts `command` where the receiver is, with this standard error.
+    /// Starts `command` in the receiver's namespace with this standard error.
     pub(crate) fn start_on(&self, stderr: impl Into<Stdio>, command: &mut Command) -> Running {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = self.receiver.run_in(|| command.spawn().unwrap()).unwrap();
@@ -73,7 +73,7 @@ fn read_all(mut from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     })
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Running {
     child: Child,
     stdout: Option<JoinHandle<Vec<u8>>>,
@@ -82,7 +82,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until a line on standard error begins with `word`, and gives it.
+    /// Waits until a line on standard error begins with `word`, and returns the line.
     pub(crate) fn wait_for(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
@@ -99,20 +99,20 @@ impl Running {
     pub(crate) fn wait_for_all(&mut self, words: &[&str]) {
         let mut left = words.to_vec();
         while !left.is_empty() {
-            // Every line begins with nothing.
+            // Every line begins with the empty string.
             let line = self.wait_for("");
             left.retain(|word| !line.starts_with(word));
         }
     }
 
-    /// The most memory that the command has used so far, of which `kB` lines of /proc/PID/status tell.
+    /// The command's peak memory so far, from /proc/PID/status.
     pub(crate) fn peak_memory_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         peak.split_whitespace().next().unwrap().parse::<u64>().unwrap() * 1024
     }
 
-    /// Its process id.
+    /// The process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -122,7 +122,7 @@ impl Running {
         kill_process(pid, signal).unwrap();
     }
 
-    /// As Ctrl-C.
+    /// Interrupts it like Ctrl-C.
     pub(crate) fn interrupt(self) -> Finished {
         self.signal(Signal::INT);
         self.finish()
@@ -140,7 +140,7 @@ impl Running {
 }
 
 impl Running {
-    /// The exit status of a command that was killed: none.
+    /// Waits for a killed command. Returns `None` as its exit status.
     pub(crate) fn finish_killed(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
     }
@@ -148,7 +148,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Only a test that failed drops a command that still runs.
+        // A running command is dropped only if the test has failed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -163,7 +163,7 @@ pub(crate) struct Finished {
 }
 
 impl Finished {
-    /// The ledger that `--json` printed.
+    /// The ledger printed by `--json`.
     pub(crate) fn ledger(&self) -> serde_json::Value {
         serde_json::from_slice(&self.stdout).unwrap_or_else(|error| panic!("{error} in {self:?}"))
     }
@@ -172,7 +172,7 @@ impl Finished {
         assert!(self.status.success(), "{}: {}", self.status, self.stderr);
     }
 
-    /// The exit status is `code`, and the message has all of `words`.
+    /// Asserts that the exit status is `code`, and that the message contains all of `words`.
     pub(crate) fn assert_refused(&self, code: i32, words: &[&str]) {
         assert_eq!(self.status.code(), Some(code), "{}", self.stderr);
         for word in words {
@@ -181,19 +181,19 @@ impl Finished {
     }
 }
 
-/// A copy of the command where every user may execute it, for as long as the folder is there.
+/// A copy of the command that every user may execute, for as long as the directory exists.
 pub(crate) fn copy_for_everybody() -> (TempDir, PathBuf) {
     let directory = TempDir::new_in("/tmp").unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = directory.path().join("wirecap");
-    // By another process: what another thread starts meanwhile would inherit the file, open for writing, and
-    // no user may execute it then.
+    // Copied by another process: if this process had the file open for writing, a process that another thread
+    // starts would inherit it, and the copy could not be executed.
     assert!(Command::new("cp").arg(WIRECAP).arg(&program).status().unwrap().success());
     (directory, program)
 }
 
-/// What `tcpdump -r` makes of a savefile: a line per packet, and whether it read to the end without
-/// complaint.
+/// The output of `tcpdump -r` for a savefile, one line per packet, and whether it read to the end without an
+/// error.
 pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
     let output = Command::new("tcpdump").args(["-n", "-r"]).arg(file).args(options).output();
     let output = output.expect("tcpdump is installed by `make test`");
@@ -201,7 +201,7 @@ pub(crate) fn tcpdump(file: &Path, options: &[&str]) -> (Vec<String>, bool) {
     (lines, output.status.success())
 }
 
-/// The values of `fields` for each packet, as tshark reads them.
+/// The values of `fields` for each packet, from tshark.
 pub(crate) fn tshark(file: &Path, fields: &[&str]) -> Vec<Vec<String>> {
     let fields: Vec<&str> = fields.iter().flat_map(|field| ["-e", field]).collect();
     let output = Command::new("tshark").args(["-n", "-T", "fields", "-r"]).arg(file).args(fields).output();

@@ -1,4 +1,4 @@
-//! Who forwards, and how each is set up between the ports `left` and `right`.
+//! The contenders, and the setup of each between the ports `left` and `right`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,22 +8,22 @@ use wirecap::bpf::{Link, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMod
 use wirecap_testbed::{Inline, Interface, pass_program};
 
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::process::CommandLine;
+use wirecap_lab::live::process::{CommandLine, allowed_cpus};
 use wirecap_lab::live::receiver::Receiver;
 
-/// Where Debian's packages put the drivers that testpmd loads: below it by architecture and version.
+/// The directory where Debian's packages install testpmd's drivers, in subdirectories by architecture and version.
 const LIBRARIES: &str = "/usr/lib";
 
-/// A forwarding program.
+/// A forwarding program or kernel function.
 pub(crate) struct Contender {
     pub(crate) name: &'static str,
     way: Way,
 }
 
 enum Way {
-    /// A program that takes frames off AF_XDP sockets.
+    /// A program that receives frames on AF_XDP sockets.
     OnXdpSockets(Process),
-    /// A program that takes frames off packet sockets, which see the sender's frames only where an XDP program
+    /// A program that receives frames on packet sockets. These receive the sender's frames only if an XDP program
     /// passes them.
     OnPacketSockets(Process),
     /// The kernel's bridge.
@@ -34,9 +34,9 @@ enum Way {
 
 struct Process {
     command: CommandLine,
-    /// What it says when it is ready; nothing if it says nothing.
+    /// The message that it prints when it is ready; empty if it prints none.
     ready: &'static str,
-    /// The driver of DPDK without which it does not run.
+    /// The DPDK driver that it requires.
     driver: Option<&'static str>,
 }
 
@@ -45,10 +45,13 @@ fn process(program: &str, arguments: &str, ready: &'static str) -> Process {
     Process { command: command.with(arguments), ready, driver: None }
 }
 
-/// DPDK's own forwarder, with both threads that it insists on on the CPU it is given.
+/// DPDK's forwarder. It requires two threads, which both run on the CPU of the other forwarders.
 fn testpmd(driver: &'static str) -> Process {
     let ports = format!("--vdev=net_{driver}0,iface=left --vdev=net_{driver}1,iface=right");
-    let memory = "--no-huge -m 256 --no-pci --no-shconf --no-telemetry --iova-mode=va --lcores 0@1,1@1";
+    let cpu = allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or_default();
+    let memory = format!(
+        "--no-huge -m 256 --no-pci --no-shconf --no-telemetry --iova-mode=va --lcores 0@{cpu},1@{cpu}"
+    );
     let mode =
         "--forward-mode=io --auto-start --stats-period=3600 --no-lsc-interrupt --total-num-mbufs=16384";
     let arguments = format!("{memory} {ports} -- {mode}");
@@ -63,7 +66,7 @@ fn has_dpdk_driver(driver: &str) -> bool {
     drivers.into_iter().any(|folder| folder.join(&file).exists())
 }
 
-/// wirecap first: the others are measured by it.
+/// All contenders. The rates of the others are compared with that of the first, wirecap.
 pub(crate) fn contenders() -> Vec<Contender> {
     let new = |name, way| Contender { name, way };
     let wirecap =
@@ -93,7 +96,7 @@ impl Contender {
         self.name.starts_with("wirecap")
     }
 
-    /// What it lacks, if it cannot run.
+    /// The missing program or driver, if it cannot run.
     pub(crate) fn missing(&self) -> Option<String> {
         let (Way::OnXdpSockets(process) | Way::OnPacketSockets(process)) = &self.way else { return None };
         if !process.command.is_installed() {
@@ -129,7 +132,7 @@ impl Contender {
     }
 }
 
-/// A contender at work. Dropped, it ends.
+/// A running contender. It is stopped on drop.
 pub(crate) enum Forwarding {
     Process { process: Receiver, is_ours: bool, _passing: Vec<Link> },
     Bridge { _passing: Vec<Link> },
@@ -144,20 +147,23 @@ impl Forwarding {
         }
     }
 
-    /// Ends it, and checks wirecap's books: `sent` by the sender, of which `arrived` at the far end.
+    /// Stops the contender. Compares wirecap's ledger with the numbers of frames that were sent and that arrived.
     pub(crate) fn finish(self, sent: u64, arrived: u64) -> Outcome<()> {
         let Self::Process { process, is_ours: true, .. } = self else { return Ok(()) };
         let finished = process.stop()?;
-        let lost = finished.ledger("/offered")? - finished.ledger("/ports/1/sent")?;
-        // The cable has a ring of its own, which the sender may find full.
+        let (offered, forwarded) = (finished.ledger("/offered")?, finished.ledger("/ports/1/sent")?);
+        let lost = offered.checked_sub(forwarded).ok_or("more packets were forwarded than received")?;
+        // Frames that found the ring of a veth full are in neither count.
         if arrived + lost > sent {
-            return Err(format!("{sent} were sent, {arrived} arrived, {lost} are called lost").into());
+            return Err(
+                format!("{sent} frames were sent, {arrived} arrived, {lost} are reported as lost").into()
+            );
         }
         Ok(())
     }
 }
 
-/// Redirects what arrives at one interface to the other, by a devmap.
+/// Redirects frames that arrive at one interface to the other with a devmap.
 fn redirect(from: &Interface, to: &Interface) -> Outcome<(Link, Map)> {
     from.namespace.run_in(|| {
         let ports = Map::create(MapKind::Devmap, "ports", 4, 1)?;

@@ -1,5 +1,7 @@
 //! Processors: their assignment, and their idle states.
 
+use wirecap::interrupt_cpus;
+
 use crate::doctor::finding::{Change, Diagnosis, Finding, Setting, Severity};
 use crate::doctor::host::{Host, Nic, as_list, list};
 
@@ -27,17 +29,13 @@ pub(super) fn check_nic(nic: &Nic, host: &Host, diagnosis: &mut Diagnosis) {
     }
     let mut served: Vec<(u32, Vec<u32>)> = Vec::new();
     for interrupt in interrupts {
-        let effective = format!("/proc/irq/{}/effective_affinity_list", interrupt.number);
-        let asked = format!("/proc/irq/{}/smp_affinity_list", interrupt.number);
-        let allowed = host.text(&asked).ok().map(list);
-        let is_allowed = |cpu: &u32| allowed.as_ref().is_none_or(|allowed| allowed.contains(cpu));
-        // An interrupt whose processors were changed moves when it is next raised.
-        let chosen = host.text(&effective).ok().map(list);
-        let chosen = chosen.filter(|chosen| !chosen.is_empty() && chosen.iter().all(is_allowed));
-        match chosen.or_else(|| allowed.clone()) {
+        let folder = format!("/proc/irq/{}", interrupt.number);
+        let effective = host.text(&format!("{folder}/effective_affinity_list")).ok();
+        let allowed = host.text(&format!("{folder}/smp_affinity_list"));
+        match interrupt_cpus(effective, allowed.ok()) {
             Some(cpus) => served.push((interrupt.number, cpus)),
             None => {
-                let why = format!("{asked}: {}", host.text(&asked).err().unwrap_or("empty"));
+                let why = format!("{folder}/smp_affinity_list: {}", allowed.err().unwrap_or("empty"));
                 return diagnosis.cannot_see(Some(nic), "CPUs of its interrupts", why);
             }
         }
