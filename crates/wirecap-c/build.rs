@@ -1,4 +1,4 @@
-//! Gives the library the name by which programs ask the loader for it.
+//! Sets the library's soname.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

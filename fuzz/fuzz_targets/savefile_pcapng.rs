@@ -1,7 +1,7 @@
-//! pcapng, read. The body is in the crate's tests, which run it on the stored corpus.
+//! Fuzzes reading pcapng. The body is in the crate's tests, which run it on the stored corpus.
 
 #![no_main]
-#![allow(dead_code)] // what only the tests use
+#![allow(dead_code)] // Functions used only by the tests.
 
 use libfuzzer_sys::fuzz_target;
 

@@ -1,6 +1,6 @@
 /*
- * forward: a middlebox between two interfaces, both ways, without copying a packet. It drops UDP packets to one port,
- * and may give the others a new destination Ethernet address; on SIGINT or SIGTERM it ends and says what became of all.
+ * forward: a middlebox between two interfaces, in both directions, without copying packets. It drops UDP packets to one
+ * port, and can set a new destination Ethernet address in the others. On SIGINT or SIGTERM it ends and prints its counts.
  *
  *     cc -O2 forward.c -o forward $(pkg-config --cflags --libs wirecap) -lpthread
  *     sudo ./forward -d 53 eth1 eth2
@@ -23,19 +23,19 @@ static int has_new_mac;
 struct thread {
     pthread_t id;
     wirecap_worker *worker;
-    wirecap_port *out[2];       /* where the packets of each interface go */
+    wirecap_port *out[2];       /* the output port for each interface */
     uint64_t refused;
     int status;
     char error[256];
 };
 
-/* What happens to the packets of one chunk. */
+/* The arguments of route() for the packets of one chunk. */
 struct way {
     struct thread *thread;
     wirecap_port *out;
 };
 
-/* Whether it is UDP over IPv4, no later fragment, to the port that is to be dropped. */
+/* Whether it is a UDP packet over IPv4 to the port to drop (not a later fragment). */
 static int is_unwanted(const struct wirecap_frame *frame) {
     const uint8_t *data = frame->data;
     if (dropped_port < 0 || frame->data_len < 14 + 20) return 0;

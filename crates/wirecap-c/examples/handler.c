@@ -1,6 +1,6 @@
 /*
- * handler: the WireCAP paper's multi_pkt_handler. A thread for each worker looks x times at every packet and throws
- * it away; on SIGINT or SIGTERM the capture ends and its ledger is printed.
+ * handler: the WireCAP paper's multi_pkt_handler. A thread for each worker reads every packet x times and discards
+ * it; on SIGINT or SIGTERM the capture ends and its ledger is printed.
  *
  *     cc -O2 handler.c -o handler $(pkg-config --cflags --libs wirecap) -lpthread
  *     sudo ./handler -T 0.6 -x 300 eth1
@@ -23,12 +23,12 @@ struct thread {
     pthread_t id;
     wirecap_worker *worker;
     uint64_t packets, bytes, chunks, offloaded;
-    uint32_t seen;          /* what all that looking comes to */
+    uint32_t seen;          /* the checksums of all packets */
     int status;
     char error[256];
 };
 
-/* What stands for an application's work on one packet. */
+/* Simulates an application's work on one packet. */
 static uint32_t look_at(const struct wirecap_packet *packet) {
     uint32_t sum = 0;
     for (unsigned long round = 0; round < looks; round++)
@@ -59,7 +59,7 @@ static void *work(void *argument) {
         wirecap_recycle(chunk);
     }
     if (thread->status < 0) {
-        /* The reason is this thread's to know. */
+        /* wirecap_error() returns the last error of the calling thread, so it is called here. */
         snprintf(thread->error, sizeof thread->error, "%s", wirecap_error());
         kill(getpid(), SIGTERM);
     }
@@ -121,7 +121,7 @@ int main(int argc, char **argv) {
     if (optind == argc) usage();
     while (optind < argc) check(wirecap_group_add(group, argv[optind++]));
 
-    /* No signal handler may call the library: this thread waits for signals, and the others get none. */
+    /* A signal handler must not call the library, so this thread waits for signals, which are blocked in the others. */
     sigset_t ends;
     sigemptyset(&ends);
     sigaddset(&ends, SIGINT);

@@ -1,4 +1,4 @@
-//! The types and values that `wirecap.h` declares, as far as they are more than handles.
+//! The types and values that `wirecap.h` declares, except handles.
 
 use std::ffi::{c_char, c_int};
 
@@ -6,7 +6,7 @@ use wirecap::{Account, Engine, PortAccount};
 
 use crate::failure::{Failure, Status};
 
-/// `WIRECAP_NOT_REPORTED`: a value that is not counted or not known.
+/// `WIRECAP_NOT_REPORTED`: a value that is not counted or unknown.
 pub(crate) const NOT_REPORTED: u64 = u64::MAX;
 /// `WIRECAP_NO_QUEUE`.
 pub(crate) const NO_QUEUE: u32 = u32::MAX;
@@ -23,7 +23,7 @@ pub(crate) type TimestampsCode = c_int;
 /// `enum wirecap_direction`.
 pub(crate) type DirectionCode = c_int;
 
-/// One of the values of an enumeration, by its number.
+/// The value of an enumeration with this number.
 pub(crate) fn value_of<T: Copy>(code: c_int, values: &[T], name: &str) -> Result<T, Failure> {
     let value = usize::try_from(code).ok().and_then(|code| values.get(code));
     let last = values.len() - 1;
@@ -32,7 +32,7 @@ pub(crate) fn value_of<T: Copy>(code: c_int, values: &[T], name: &str) -> Result
         .ok_or_else(|| Failure::new(Status::Argument, format!("invalid {name} {code}: expected 0 to {last}")))
 }
 
-/// The engines, in the order of their numbers.
+/// The engines, ordered by number.
 pub(crate) const ENGINES: [Engine; 3] = [Engine::Auto, Engine::Xdp, Engine::Packet];
 
 /// `struct wirecap_packet`.
@@ -76,7 +76,7 @@ pub(crate) struct DeviceInfo {
     pub(crate) link_type: u32,
 }
 
-/// `WIRECAP_DEVICE_UP` and the others.
+/// `WIRECAP_DEVICE_UP` and the other flags of a device.
 pub(crate) const DEVICE_UP: u32 = 1;
 pub(crate) const DEVICE_RUNNING: u32 = 2;
 pub(crate) const DEVICE_LOOPBACK: u32 = 4;
@@ -183,7 +183,7 @@ mod tests {
     use crate::frame::{FrameInfo, NO_TAG};
     use crate::group::{DIRECTIONS, TIMESTAMPS};
 
-    /// Claims about a struct that the C compiler is to check.
+    /// Assertions about a struct for the C compiler.
     macro_rules! layout {
         ($claims:ident, $rust:ty as $c:literal { $($field:ident as $member:literal,)* }) => {
             let _ = writeln!($claims, "_Static_assert(sizeof({}) == {}, \"size\");", $c, size_of::<$rust>());
@@ -201,7 +201,7 @@ mod tests {
         };
     }
 
-    /// What the header must say for us and C to mean the same.
+    /// A C source that compiles only if the header agrees with the library.
     fn claims() -> String {
         let mut claims = "#include <linux/filter.h>\n#include <wirecap.h>\n".to_owned();
         layout!(claims, PacketInfo as "struct wirecap_packet" {
@@ -209,6 +209,9 @@ mod tests {
         });
         layout!(claims, ChunkInfo as "struct wirecap_chunk_info" {
             ring_name, ring_index, interface_index, packets, link_type, sequence, wire_bytes, offloaded, reserved,
+        });
+        layout!(claims, DeviceInfo as "struct wirecap_device" {
+            name, driver, index, flags, mtu, rx_queues, tx_queues, link_type,
         });
         layout!(claims, AccountInfo as "struct wirecap_account" {
             seen, offered, delivered, bytes, filtered, dropped_no_cell, dropped_ring_full, dropped_device,
@@ -243,6 +246,15 @@ mod tests {
         ];
         for (name, status) in statuses {
             equal(&format!("WIRECAP_{name}"), status as i64);
+        }
+        let flags = [
+            ("UP", DEVICE_UP),
+            ("RUNNING", DEVICE_RUNNING),
+            ("LOOPBACK", DEVICE_LOOPBACK),
+            ("XDP", DEVICE_XDP),
+        ];
+        for (name, flag) in flags {
+            equal(&format!("WIRECAP_DEVICE_{name}"), i64::from(flag));
         }
         let place = |place: Option<usize>| place.expect("it is in the list") as i64;
         for (name, engine) in [("AUTO", Engine::Auto), ("XDP", Engine::Xdp), ("PACKET", Engine::Packet)] {

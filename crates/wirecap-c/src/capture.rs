@@ -1,4 +1,4 @@
-//! Captures: opening, stopping, closing, and queries.
+//! Captures: opening, queries, stopping, closing.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -17,18 +17,19 @@ use crate::ledger::Books;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle};
 
-/// A running capture.
+/// An open capture.
 pub(crate) struct Opened {
-    // Closed before its workers go: in basic mode no other worker takes over the rings of one that is gone.
+    // Declared first, so it is dropped before its workers: in basic mode no other worker takes over the rings
+    // of a dropped worker.
     pub(crate) capture: Capture,
     workers: Mutex<Vec<Option<wirecap::Worker>>>,
-    /// The names of its rings.
+    /// The names of the capture's rings.
     pub(crate) ring_names: Vec<&'static CStr>,
-    /// Stops it when something is written there.
+    /// Stops the capture when a byte is written to it.
     stop: OnceLock<StopPipe>,
 }
 
-/// The end of a pipe that a signal handler may write to, and a thread at the other one that stops the capture.
+/// A pipe whose write end a signal handler may use, and a thread that reads it and stops the capture.
 struct StopPipe {
     writer: PipeWriter,
     ended: Arc<AtomicBool>,
@@ -39,7 +40,7 @@ impl StopPipe {
         let (mut reader, writer) = io::pipe()?;
         let (stopper, ended) = (capture.stopper(), Arc::new(AtomicBool::new(false)));
         let told = Arc::clone(&ended);
-        // Handlers may write several times: a writer never finds the other end closed.
+        // Handlers may write several times, so the thread keeps the read end open.
         thread::Builder::new().name("wirecap-stop".to_owned()).spawn(move || {
             while reader.read_exact(&mut [0]).is_ok() && !told.load(Ordering::SeqCst) {
                 stopper.stop();
@@ -52,7 +53,7 @@ impl StopPipe {
 impl Drop for StopPipe {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::SeqCst);
-        // A child of a fork may have the pipe as well, so that its end is not seen.
+        // A forked child may also have the write end open, so closing it is not sufficient.
         let _ = self.writer.write_all(&[0]);
     }
 }
@@ -79,7 +80,7 @@ impl Opened {
         self.workers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The worker of this number, which is handed out once.
+    /// Returns the worker with this index; possible once per worker.
     pub(crate) fn take_worker(&self, index: u32) -> Result<wirecap::Worker, Failure> {
         let mut workers = self.workers();
         let count = workers.len();
@@ -125,7 +126,7 @@ extern "C" fn wirecap_error_status() -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn wirecap_open(group: Handle<Group>) -> Handle<Opened> {
     handle(|| {
-        // The group is free for others while the kernel is asked.
+        // The group is not locked while the capture is opened.
         let builder = group.read()?.builder()?;
         Handle::keep(Opened::new(builder.open()?))
     })
@@ -147,7 +148,7 @@ extern "C" fn wirecap_stop_fd(capture: Handle<Opened>) -> c_int {
             let failed = |error: io::Error| {
                 Failure::new(Status::System, format!("cannot make a pipe and a thread: {error}"))
             };
-            // Of two threads that ask at a time one is heard.
+            // If two threads call at the same time, one pipe is used.
             let _ = capture.stop.set(StopPipe::new(&capture.capture).map_err(failed)?);
         }
         let pipe = capture.stop.get().expect("it was just made");
@@ -158,7 +159,7 @@ extern "C" fn wirecap_stop_fd(capture: Handle<Opened>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<Books>) -> c_int {
     call(|| {
-        // SAFETY: the header says that there is room for a handle, or it is null.
+        // SAFETY: the header requires null or space for a handle.
         let room = unsafe { Room::at(ledger, "ledger") }.ok();
         room.iter().for_each(|room| room.put(Handle::null()));
         let Opened { capture, workers, .. } = capture.take()?;
@@ -174,7 +175,7 @@ unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_set_filter(capture: Handle<Opened>, expression: *const c_char) -> c_int {
     call(|| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let expression = unsafe { given::text(expression, "the filter") }?;
         capture.read()?.capture.set_filter(expression)?;
         Ok(Status::Ok)
@@ -204,7 +205,7 @@ extern "C" fn wirecap_worker_count(capture: Handle<Opened>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_backlogs(capture: Handle<Opened>, backlogs: *mut u32, count: usize) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for so many, or it is null.
+        // SAFETY: the header requires null or space for this many values.
         let rooms = unsafe { Rooms::at(backlogs, count, "backlogs") }?;
         let capture = capture.read()?;
         rooms.fill(capture.capture.backlogs().into_iter());

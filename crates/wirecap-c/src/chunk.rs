@@ -10,7 +10,7 @@ use crate::failure::{Failure, Status, call, quick};
 use crate::given::{Rooms, SizedRooms};
 use crate::registry::{Handle, Kept, Registry};
 
-/// A chunk that the program has.
+/// A chunk held by the program.
 pub(crate) struct Held {
     pub(crate) chunk: Chunk,
     pub(crate) ring_name: &'static CStr,
@@ -68,7 +68,7 @@ fn packet_info(packet: Packet<'_>) -> PacketInfo {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_chunk_describe(chunk: Handle<Held>, info: *mut ChunkInfo, size: usize) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for one of this size, or it is null.
+        // SAFETY: the header requires null or space for one value of this size.
         let room = unsafe { SizedRooms::at(info, size, 1, "info") }?;
         room.fill(std::iter::once(chunk.read()?.info()));
         Ok(Status::Ok as c_int)
@@ -84,7 +84,7 @@ unsafe extern "C" fn wirecap_chunk_packets(
     count: usize,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for so many of this size, or it is null.
+        // SAFETY: the header requires null or space for this many values of this size.
         let rooms = unsafe { SizedRooms::at(packets, size, count, "packets") }?;
         let held = chunk.read()?;
         Ok(rooms.fill(held.chunk.iter().skip(first as usize).map(packet_info)) as c_int)
@@ -99,7 +99,7 @@ unsafe extern "C" fn wirecap_chunk_pieces(
     count: usize,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for so many, or it is null.
+        // SAFETY: the header requires null or space for this many values.
         let rooms = unsafe { Rooms::at(pieces, count, "pieces") }?;
         let held = chunk.read()?;
         let fragments = held.packet(packet)?.fragments();

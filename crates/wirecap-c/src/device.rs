@@ -1,4 +1,4 @@
-//! The interfaces that there are.
+//! The list of interfaces.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -32,7 +32,7 @@ fn info(device: &Device) -> DeviceInfo {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_devices(list: *mut DeviceInfo, size: usize, room: usize) -> c_int {
     count(|| {
-        // SAFETY: the header says that there is room for so many of this size, or it is null.
+        // SAFETY: the header requires null or space for this many values of this size.
         let rooms = unsafe { SizedRooms::at(list, size, room, "the list of devices") }?;
         let devices = devices()?;
         rooms.fill(devices.iter().map(info));

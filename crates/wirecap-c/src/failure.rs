@@ -1,4 +1,4 @@
-//! What went wrong, as programs in C see it: a status, and a text for the thread that called.
+//! Errors as seen by C programs: a status, and a text for the calling thread.
 
 use std::cell::RefCell;
 use std::error::Error;
@@ -8,7 +8,8 @@ use std::ptr;
 
 use wirecap::device::DeviceError;
 use wirecap::{CaptureError, FilterChangeError, OpenError, PortError};
-use wirecap_boundary::{caught, chain, guarded};
+use wirecap_boundary::{caught, guarded};
+use wirecap_units::error::causes;
 
 /// `enum wirecap_status`. Values below 0 are errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +32,7 @@ pub(crate) enum Status {
     Internal = -12,
 }
 
-/// What the numbers of `enum wirecap_status` mean.
+/// The descriptions of `enum wirecap_status`.
 pub(crate) fn status_text(status: c_int) -> &'static CStr {
     match status {
         0 => c"done",
@@ -68,7 +69,7 @@ impl Failure {
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
         let status =
             if status == Status::System && is_permission(error) { Status::Permission } else { status };
-        Self::new(status, chain(error))
+        Self::new(status, causes(error))
     }
 }
 
@@ -80,7 +81,7 @@ pub(crate) fn out_of_range(what: &str, index: u32, count: usize) -> Failure {
     )
 }
 
-/// Whether the kernel does not allow it to this process.
+/// Whether the kernel denied permission.
 fn is_permission(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -168,13 +169,13 @@ thread_local! {
     static LAST: RefCell<(Status, CString)> = RefCell::new((Status::Ok, CString::default()));
 }
 
-/// Notes why a call of this thread failed.
+/// Stores the error of a failed call of this thread.
 fn note(failure: Failure) -> Status {
     let status = failure.status;
     let mut text = failure.text;
     text.retain(|character| character != '\0');
     let text = CString::new(text).unwrap_or_default();
-    // A thread that is ending has no place for it any more.
+    // Not possible while the thread is ending.
     let _ = LAST.try_with(|last| last.replace((status, text)));
     status
 }
@@ -184,37 +185,37 @@ fn finish<T>(outcome: Result<Result<T, Failure>, String>) -> Result<T, Status> {
     outcome.map_err(note)
 }
 
-/// Does the work of a function that returns a status, and may sleep.
+/// Runs a function that returns a status and may block.
 pub(crate) fn call(work: impl FnOnce() -> Result<Status, Failure>) -> c_int {
     finish(guarded(work)).unwrap_or_else(|status| status) as c_int
 }
 
-/// Does the work of a function that returns a number or, below 0, a status. It does not sleep.
+/// Runs a function that returns a number or a negative status, and does not block.
 pub(crate) fn quick(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     finish(caught(work)).unwrap_or_else(|status| status as c_int)
 }
 
-/// As [`quick`], for work that may sleep.
+/// Like [`quick`], for a function that may block.
 pub(crate) fn count(work: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     finish(guarded(work)).unwrap_or_else(|status| status as c_int)
 }
 
-/// Does the work of a function that returns something else, or nothing, and may sleep.
+/// Runs a function that returns another type or nothing, and may block.
 pub(crate) fn value<T>(work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
     finish(guarded(work)).ok()
 }
 
-/// Does the work of a function that returns a text, or null.
+/// Runs a function that returns a text or null.
 pub(crate) fn text(work: impl FnOnce() -> Result<*const c_char, Failure>) -> *const c_char {
     finish(caught(work)).unwrap_or(ptr::null())
 }
 
-/// The text of this thread's last failure, which stays until its next one.
+/// The text of this thread's last error, valid until its next error.
 pub(crate) fn last_text() -> *const c_char {
     LAST.try_with(|last| last.borrow().1.as_ptr()).unwrap_or(c"".as_ptr())
 }
 
-/// The status of this thread's last failure.
+/// The status of this thread's last error.
 pub(crate) fn last_status() -> Status {
     LAST.try_with(|last| last.borrow().0).unwrap_or(Status::Ok)
 }
@@ -244,9 +245,9 @@ mod tests {
     }
 
     #[test]
-    fn a_text_has_no_null_inside() {
+    fn an_error_text_contains_no_nul() {
         note(Failure::new(Status::File, "a\0b"));
-        // SAFETY-free: the text is copied while nothing else fails in this thread.
+        // The text is copied before another call in this thread can fail.
         let text = LAST.with(|last| CStr::to_owned(&last.borrow().1));
         assert_eq!(text.to_str(), Ok("ab"));
     }

@@ -1,4 +1,4 @@
-//! Packets on their way out, while the program decides where they go.
+//! Frames of forwarded packets while the program decides where they go.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -17,18 +17,18 @@ pub(crate) struct FrameInfo {
     pub(crate) data_len: u32,
     pub(crate) len: u32,
     pub(crate) timestamp_ns: u64,
-    /// The packet, during the call that the frame was made for.
+    /// The packet, valid during the program's function.
     pub(crate) packet: *mut OutPacket<'static>,
 }
 
 impl FrameInfo {
-    /// The frame for a packet, which no other thread may use while the program has it.
+    /// The frame of a packet. No other thread may use the packet while the program has the frame.
     pub(crate) fn of(packet: &mut OutPacket<'_>) -> Self {
         let timestamp_ns = packet.timestamp().map_or(NOT_REPORTED, wirecap::Timestamp::unix_nanos);
         let packet: *mut OutPacket<'_> = packet;
         let mut frame =
             Self { data: std::ptr::null_mut(), data_len: 0, len: 0, timestamp_ns, packet: packet.cast() };
-        // SAFETY: the packet is there, and borrowed by this function alone.
+        // SAFETY: the pointer is from the reference that only this function borrows.
         frame.look_at(unsafe { &mut *packet });
         frame
     }
@@ -40,20 +40,20 @@ impl FrameInfo {
     }
 }
 
-/// Changes the packet of a frame, and tells the program how it lies now.
+/// Changes the packet of a frame, and updates the frame.
 ///
 /// # Safety
 ///
-/// `frame` must be null or one that `wirecap_forward` handed to the function that calls this.
+/// `frame` must be null or a frame that `wirecap_forward` passed to the function that makes this call.
 unsafe fn change(
     frame: *mut FrameInfo,
     change: impl FnOnce(&mut OutPacket<'static>) -> Result<Status, NoRoom>,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let frame =
             unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
-        // SAFETY: the same; `wirecap_forward` waits for that function.
+        // SAFETY: guaranteed by the caller; `wirecap_forward` keeps the packet until that function returns.
         let packet = unsafe { &mut *frame.packet };
         let status = change(packet).map_err(|no_room| Failure::new(Status::Argument, no_room.to_string()))?;
         frame.look_at(packet);
@@ -61,12 +61,12 @@ unsafe fn change(
     })
 }
 
-/// Declares functions that make a frame longer or shorter by a number of bytes.
+/// Declares functions that extend or shorten a frame by a number of bytes.
 macro_rules! resizers {
     ($(fn $name:ident as $resize:ident;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name(frame: *mut FrameInfo, bytes: u32) -> c_int {
-            // SAFETY: the header says so.
+            // SAFETY: required by the header.
             unsafe { change(frame, |packet| packet.$resize(bytes as usize).map(|_| Status::Ok)) }
         }
     )*};
@@ -81,14 +81,14 @@ resizers! {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_frame_push_vlan(frame: *mut FrameInfo, tci: u16) -> c_int {
-    // SAFETY: the header says so.
+    // SAFETY: required by the header.
     unsafe { change(frame, |packet| packet.push_vlan(tci).map(|()| Status::Ok)) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
     let mut tag = None;
-    // SAFETY: the header says so.
+    // SAFETY: required by the header.
     let status = unsafe {
         change(frame, |packet| {
             tag = packet.pop_vlan();
@@ -102,15 +102,15 @@ unsafe extern "C" fn wirecap_frame_pop_vlan(frame: *mut FrameInfo) -> c_int {
     }
 }
 
-/// `WIRECAP_NO_TAG`: more than a tag's sixteen bits.
+/// `WIRECAP_NO_TAG`: a value outside the sixteen bits of a tag.
 pub(crate) const NO_TAG: c_int = 0x1_0000;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_frame_pieces(frame: *mut FrameInfo, pieces: *mut Piece, count: usize) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for so many, or it is null.
+        // SAFETY: the header requires null or space for this many values.
         let rooms = unsafe { Rooms::at(pieces, count, "pieces") }?;
-        // SAFETY: the header says that it is a frame that `wirecap_forward` handed out, or null.
+        // SAFETY: the header requires null or a frame from `wirecap_forward`.
         let frame =
             unsafe { frame.as_mut() }.ok_or_else(|| Failure::new(Status::Argument, "frame is null"))?;
         // SAFETY: as in `change`.

@@ -12,24 +12,25 @@ use crate::failure::{Failure, Status, call};
 use crate::given;
 use crate::registry::{Handle, Kept, Registry, handle};
 
-/// The values of `enum wirecap_timestamps`, by their numbers.
+/// The values of `enum wirecap_timestamps`, ordered by number.
 pub(crate) const TIMESTAMPS: [Timestamps; 4] =
     [Timestamps::None, Timestamps::Batch, Timestamps::Packet, Timestamps::Hardware];
-/// The values of `enum wirecap_direction`, by their numbers.
+/// The values of `enum wirecap_direction`, ordered by number.
 pub(crate) const DIRECTIONS: [Direction; 3] = [Direction::In, Direction::Out, Direction::InOut];
 
-/// `BPF_MAXINSNS`: what no kernel filter is longer than, and no compiler's output.
+/// Maximum length of a filter program: longer than any filter that the kernel accepts or a compiler
+/// generates.
 const PROGRAM_INSNS_MAX: usize = 1 << 20;
 
 type Setting = Box<dyn Fn(CaptureBuilder) -> CaptureBuilder + Send + Sync>;
 
-/// A buddy group before it is opened.
+/// A buddy group that has not been opened yet.
 #[derive(Default)]
 pub(crate) struct Group {
     rings: Vec<Source>,
-    /// A savefile in place of rings.
+    /// A savefile to read instead of rings.
     file: Option<String>,
-    /// In the order in which they were set: the later one holds.
+    /// In the order of the calls; later settings override earlier ones.
     settings: Vec<Setting>,
 }
 
@@ -45,7 +46,7 @@ impl Kept for Group {
 }
 
 impl Group {
-    /// What the engine is to open.
+    /// The engine's builder for this group.
     pub(crate) fn builder(&self) -> Result<CaptureBuilder, Failure> {
         let refused = |text| Err(Failure::new(Status::Argument, text));
         let builder = match (&self.file, self.rings.split_first()) {
@@ -56,7 +57,7 @@ impl Group {
                 others.iter().cloned().fold(Capture::on(first.clone()), CaptureBuilder::and)
             }
         };
-        // As in libpcap: an interface is promiscuous only on request.
+        // As in libpcap, promiscuous mode is off by default.
         Ok(self.settings.iter().fold(builder.promiscuous(false), |builder, setting| setting(builder)))
     }
 }
@@ -78,7 +79,7 @@ fn set(
     })
 }
 
-/// Declares setters whose value is passed on unchanged and checked when the group is opened.
+/// Declares setters that only store their value; opening the group checks it.
 macro_rules! setters {
     ($(fn $name:ident($value:ident: $type:ty) |$builder:ident| $set:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -118,7 +119,7 @@ extern "C" fn wirecap_group_free(group: Handle<Group>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_group_add(group: Handle<Group>, rings: *const c_char) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let rings = unsafe { given::text(rings, "the name of the rings") }?;
         group.rings.push(Source::new(rings));
         Ok(())
@@ -133,10 +134,10 @@ unsafe extern "C" fn wirecap_group_add_with(
     snap_len: u32,
 ) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let mut source = Source::new(unsafe { given::text(rings, "the name of the rings") }?);
         if !filter.is_null() {
-            // SAFETY: the same.
+            // SAFETY: the header requires null or a string.
             source = source.filter(unsafe { given::text(filter, "the filter") }?);
         }
         group.rings.push(if snap_len == 0 { source } else { source.snap_len(snap_len) });
@@ -147,7 +148,7 @@ unsafe extern "C" fn wirecap_group_add_with(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_group_set_file(group: Handle<Group>, path: *const c_char) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         group.file = Some(unsafe { given::text(path, "the path of the savefile") }?.to_owned());
         Ok(())
     })
@@ -190,7 +191,7 @@ extern "C" fn wirecap_group_set_unordered(group: Handle<Group>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_group_add_port(group: Handle<Group>, interface: *const c_char) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let interface = unsafe { given::text(interface, "the name of the interface") }?.to_owned();
         group.settings.push(Box::new(move |builder| builder.transmit_on(interface.clone())));
         Ok(())
@@ -200,7 +201,7 @@ unsafe extern "C" fn wirecap_group_add_port(group: Handle<Group>, interface: *co
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_group_set_filter(group: Handle<Group>, expression: *const c_char) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let request = FilterRequest::from(unsafe { given::text(expression, "the filter") }?);
         group.settings.push(Box::new(move |builder| builder.filter(request.clone())));
         Ok(())
@@ -218,7 +219,7 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
             let text = format!("a filter has 1 to {PROGRAM_INSNS_MAX} instructions, not {count}");
             return Err(Failure::new(Status::Argument, text));
         }
-        // SAFETY: the header says that there are so many, or it is null.
+        // SAFETY: the header requires null or this many instructions.
         let insns = unsafe { given::list(insns, count, "the list of instructions") }?;
         let request = FilterRequest::Program(insns.to_vec());
         group.settings.push(Box::new(move |builder| builder.filter(request.clone())));
@@ -247,7 +248,7 @@ extern "C" fn wirecap_group_set_direction(group: Handle<Group>, direction: Direc
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_group_set_pin(group: Handle<Group>, cpus: *const u32, count: usize) -> c_int {
     change(group, |group| {
-        // SAFETY: the header says that there are so many, or it is null.
+        // SAFETY: the header requires null or this many CPU numbers.
         let cpus = unsafe { given::list(cpus, count, "the list of CPUs") }?.to_vec();
         let pin = if cpus.is_empty() { Pin::Off } else { Pin::List(cpus) };
         group.settings.push(Box::new(move |builder| builder.pin(pin.clone())));

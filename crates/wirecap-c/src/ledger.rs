@@ -1,4 +1,4 @@
-//! Ledgers, as numbers and as texts.
+//! Ledgers as numbers and as texts.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int};
@@ -12,7 +12,7 @@ use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry};
 
-/// A ledger held by the program, and its texts, once requested.
+/// A ledger held by the program, and its texts as soon as they were requested.
 pub(crate) struct Books {
     ledger: Ledger,
     json: OnceLock<CString>,
@@ -47,7 +47,7 @@ impl Books {
     }
 }
 
-/// A text that is made once. It has no null inside: it is made of numbers and names of interfaces.
+/// A text that is generated once. It contains no NUL, since it consists of numbers and interface names.
 fn once(kept: &OnceLock<CString>, make: impl FnOnce() -> String) -> *const c_char {
     kept.get_or_init(|| CString::new(make()).unwrap_or_default()).as_ptr()
 }
@@ -55,7 +55,7 @@ fn once(kept: &OnceLock<CString>, make: impl FnOnce() -> String) -> *const c_cha
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_ledger_sum(ledger: Handle<Books>, account: *mut AccountInfo) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for it, or it is null.
+        // SAFETY: the header requires null or space for it.
         let room = unsafe { Room::at(account, "account") }?;
         room.put(AccountInfo::from(&ledger.read()?.ledger.total));
         Ok(Status::Ok as c_int)
@@ -69,7 +69,7 @@ unsafe extern "C" fn wirecap_ledger_ring(
     account: *mut AccountInfo,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for it, or it is null.
+        // SAFETY: the header requires null or space for it.
         let room = unsafe { Room::at(account, "account") }?;
         room.put(AccountInfo::from(&ledger.read()?.ring(ring)?.account));
         Ok(Status::Ok as c_int)
@@ -93,7 +93,7 @@ unsafe extern "C" fn wirecap_ledger_port(
     account: *mut PortAccountInfo,
 ) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for it, or it is null.
+        // SAFETY: the header requires null or space for it.
         let room = unsafe { Room::at(account, "account") }?;
         room.put(PortAccountInfo::from(&ledger.read()?.port(port)?.account));
         Ok(Status::Ok as c_int)

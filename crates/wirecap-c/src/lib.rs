@@ -1,9 +1,9 @@
-//! The engine for programs in C: what `include/wirecap.h` declares, and says all of.
+//! The engine as a C library; `include/wirecap.h` declares and documents it.
 //!
-//! A handle that a program holds is not an address but a number in the clothes of one: kind, place and generation
-//! in a `registry`. So one that was closed, or is of another kind, or null, is known for what it is, and
-//! several threads may use one at a time. The functions' work is done in safe code; `unsafe` is where pointers
-//! of the program's are read or written.
+//! A handle is not an address but a number in a pointer type: the object's type, slot and generation in a
+//! `registry`. So a closed handle, a handle of another type and null are detected, and several threads may
+//! use a handle at a time. All functions do their work in safe code; `unsafe` is used only to read and write
+//! through the program's pointers.
 
 mod abi;
 mod capture;

@@ -1,4 +1,5 @@
-//! Texts that stay until the process ends, each kept once: there are few rings.
+//! Texts that stay valid until the process ends. Each is stored once, and their number is bounded by the
+//! number of rings.
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -6,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 static NAMES: Mutex<BTreeSet<&'static CStr>> = Mutex::new(BTreeSet::new());
 
-/// The text as C has it.
+/// The text as a C string.
 pub(crate) fn lasting(text: &str) -> &'static CStr {
     let text = CString::new(text).unwrap_or_default();
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_kept_once() {
+    fn a_name_is_stored_once() {
         let (first, second) = (lasting("eth0@2"), lasting("eth0@2"));
         assert_eq!(first.as_ptr(), second.as_ptr());
         assert_eq!(first, c"eth0@2");

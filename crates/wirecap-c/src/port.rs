@@ -1,4 +1,4 @@
-//! Ports: what chunks and new packets leave through.
+//! Ports, through which chunks and new packets are sent.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -15,10 +15,10 @@ use crate::given::{self, Room};
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle};
 
-/// The place of a port, empty while a thread sends through it.
+/// The slot of a port, empty while a thread uses the port.
 pub(crate) type PortPlace = Arc<Mutex<Option<Port>>>;
 
-/// `wirecap_route`: where a frame goes, or null.
+/// `wirecap_route`: returns the port for a frame, or null.
 pub(crate) type Route = unsafe extern "C" fn(*mut FrameInfo, *mut c_void) -> Handle<PortPlace>;
 
 static PORTS: Registry<PortPlace> = Registry::new();
@@ -32,11 +32,11 @@ impl Kept for PortPlace {
     }
 }
 
-/// A port while one thread has it.
+/// A port in use by one thread.
 struct Lent {
     handle: Handle<PortPlace>,
     place: PortPlace,
-    /// None only while it is being given back.
+    /// `None` only while the port is being returned.
     port: Option<Port>,
 }
 
@@ -65,7 +65,7 @@ impl Drop for Lent {
     }
 }
 
-/// The ports that the packets of one chunk go to: few.
+/// The ports used for the packets of one chunk; there are few.
 #[derive(Default)]
 struct Lending(Vec<Lent>);
 
@@ -82,23 +82,23 @@ impl Lending {
         Ok(self.0[place].port())
     }
 
-    /// Hands waiting packets to the kernel.
+    /// Passes waiting packets to the kernel.
     fn flush(&mut self) {
         self.0.iter_mut().for_each(|lent| lent.port().flush());
     }
 }
 
-/// Sends the packets of a chunk as `route` says; how many.
+/// Sends the packets of a chunk to the ports that `route` returns. Returns the number of packets sent.
 ///
 /// # Safety
 ///
-/// `route` must be a function as the header declares it.
+/// `route` must be a function as declared in the header.
 unsafe fn forward(chunk: &mut Chunk, route: Route, user: *mut c_void) -> Result<c_int, Failure> {
     let mut ports = Lending::default();
     let (mut sent, mut failure) = (0, None);
     for mut packet in chunk.drain() {
         let mut frame = FrameInfo::of(&mut packet);
-        // SAFETY: the caller's promise; the frame and its packet are the program's to change meanwhile.
+        // SAFETY: guaranteed by the caller; during the call, only the program uses the frame and its packet.
         let port = unsafe { route(&raw mut frame, user) };
         if port.is_null() {
             continue;
@@ -111,7 +111,7 @@ unsafe fn forward(chunk: &mut Chunk, route: Route, user: *mut c_void) -> Result<
             Err(first) => failure = failure.or(Some(first)),
         }
     }
-    // Before the chunk goes: the sequencer needs its packets until then.
+    // Before the chunk is recycled, because the sequencer needs its packets until then.
     ports.flush();
     failure.map_or(Ok(sent), Err)
 }
@@ -138,7 +138,7 @@ unsafe extern "C" fn wirecap_port_open(
     tx_queue: i64,
 ) -> Handle<PortPlace> {
     handle(|| {
-        // SAFETY: the header says that it is a string or null.
+        // SAFETY: the header requires null or a string.
         let interface = unsafe { given::text(interface, "the name of the interface") }?;
         let queue = match tx_queue {
             TX_AS_RECEIVED => TxQueue::AsReceived,
@@ -158,7 +158,7 @@ unsafe extern "C" fn wirecap_forward(chunk: Handle<Held>, route: Option<Route>, 
     let status = call(|| {
         let route = route.ok_or_else(|| Failure::new(Status::Argument, "route is null"))?;
         let mut held = chunk.take()?;
-        // SAFETY: the header declares it.
+        // SAFETY: the header declares the type of `route`.
         sent = unsafe { forward(&mut held.chunk, route, user) }?;
         Ok(Status::Ok)
     });
@@ -168,7 +168,7 @@ unsafe extern "C" fn wirecap_forward(chunk: Handle<Held>, route: Option<Route>, 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_send(port: Handle<PortPlace>, data: *const c_void, len: usize) -> c_int {
     call(|| {
-        // SAFETY: the header says that there are so many bytes, or it is null.
+        // SAFETY: the header requires null or this many bytes.
         let data = unsafe { given::list(data.cast::<u8>(), len, "data") }?;
         let mut port = Lent::of(port)?;
         let longest = port.port().longest_new_packet();
@@ -198,7 +198,7 @@ extern "C" fn wirecap_port_flush(port: Handle<PortPlace>) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn wirecap_port_account(port: Handle<PortPlace>, account: *mut PortAccountInfo) -> c_int {
     quick(|| {
-        // SAFETY: the header says that there is room for it, or it is null.
+        // SAFETY: the header requires null or space for it.
         let room = unsafe { Room::at(account, "account") }?;
         room.put(PortAccountInfo::from(&Lent::of(port)?.port().account()));
         Ok(Status::Ok as c_int)
@@ -214,7 +214,7 @@ extern "C" fn wirecap_port_close(port: Handle<PortPlace>) -> c_int {
 unsafe extern "C" fn wirecap_flow_hash(frame: *const c_void, len: usize) -> u32 {
     let mut hash = 0;
     quick(|| {
-        // SAFETY: the header says that there are so many bytes, or it is null.
+        // SAFETY: the header requires null or this many bytes.
         hash = flow_hash(unsafe { given::list(frame.cast::<u8>(), len, "frame") }?);
         Ok(0)
     });

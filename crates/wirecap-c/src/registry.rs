@@ -1,4 +1,4 @@
-//! The objects behind the handles of programs.
+//! The objects to which the handles of programs refer.
 //!
 //! A handle has the number of a slot, the slot's generation and the type: a closed handle, or one of another type, is
 //! an error even if the slot has been reused. Slots are locked separately, so threads that use different handles do not
@@ -18,24 +18,24 @@ const KIND_BITS: u32 = 4;
 const GENERATION_SHIFT: u32 = 32;
 const INDEX_BITS: u32 = GENERATION_SHIFT - KIND_BITS;
 const _: () = assert!(usize::BITS == 64, "a handle has 64 bits");
-/// Places of the first segment; each further one has twice as many.
+/// Slots of the first segment; each further segment has twice as many.
 const FIRST_PLACES: usize = 64;
-/// All segments together have as many places as an index can tell apart, less the first.
+/// All segments together have `2^INDEX_BITS - FIRST_PLACES` slots.
 const SEGMENTS: usize = (INDEX_BITS - FIRST_PLACES.ilog2()) as usize;
 const PLACES: u32 = (FIRST_PLACES * ((1 << SEGMENTS) - 1)) as u32;
 
-/// Things that programs get handles for.
+/// Objects for which programs get handles.
 pub(crate) trait Kept: Sized + 'static {
-    /// Tells handles of one kind from those of another; from 1.
+    /// The type number in handles, from 1.
     const KIND: usize;
     /// The type's name, for errors.
     const NAME: &'static str;
 
-    /// Where all of them are.
+    /// The registry of all objects of this type.
     fn registry() -> &'static Registry<Self>;
 }
 
-/// A handle from the program: it may be null or any other number until it is looked up.
+/// A handle from the program. Until it is looked up, it may be null or any number.
 #[repr(transparent)]
 pub(crate) struct Handle<T> {
     value: *mut c_void,
@@ -56,7 +56,7 @@ impl<T> PartialEq for Handle<T> {
     }
 }
 
-/// All things of one kind that programs have handles for.
+/// All objects of one type for which programs have handles.
 pub(crate) struct Registry<T> {
     segments: [OnceLock<Segment<T>>; SEGMENTS],
     free: Mutex<Free>,
@@ -65,15 +65,15 @@ pub(crate) struct Registry<T> {
 type Segment<T> = Box<[RwLock<Slot<T>>]>;
 
 struct Slot<T> {
-    /// How many things were here before.
+    /// The number of objects that this slot has contained before.
     generation: u32,
     thing: Option<T>,
 }
 
 struct Free {
-    /// From here on no place was ever used.
+    /// The first slot that was never used.
     unused: u32,
-    /// Places that were left, the last one on top.
+    /// Free slots; the last one is used first.
     left: Vec<u32>,
 }
 
@@ -101,13 +101,13 @@ impl<T> Registry<T> {
         })
     }
 
-    /// The place of this number, if there is one.
+    /// The slot with this index, if it exists.
     fn place(&self, index: u32) -> Option<&RwLock<Slot<T>>> {
         let (segment, offset) = locate(index);
         self.segments.get(segment)?.get()?.get(offset)
     }
 
-    /// The place of this number, made if there is none.
+    /// The slot with this index, created if necessary.
     fn make_place(&self, index: u32) -> &RwLock<Slot<T>> {
         let (segment, offset) = locate(index);
         let empty = |_| RwLock::new(Slot { generation: 0, thing: None });
@@ -136,7 +136,7 @@ impl<T: Kept> Handle<T> {
         Ok(Self::of(index, place.generation))
     }
 
-    /// No handle.
+    /// The null handle.
     pub(crate) fn null() -> Self {
         Self { value: ptr::null_mut(), kept: PhantomData }
     }
@@ -150,7 +150,7 @@ impl<T: Kept> Handle<T> {
         Self { value: ptr::without_provenance_mut(value), kept: PhantomData }
     }
 
-    /// The number of its place, and which of the things there it means.
+    /// The index and generation of its slot.
     fn parts(self) -> Option<(u32, u32)> {
         let value = self.value.addr();
         let is_kind = value & ((1 << KIND_BITS) - 1) == T::KIND;
@@ -170,7 +170,7 @@ impl<T: Kept> Handle<T> {
         Failure::new(Status::Handle, format!("the {} is {what}", T::NAME))
     }
 
-    /// The object, which stays until the guard is dropped.
+    /// The object, which is not removed before the guard is dropped.
     pub(crate) fn read(self) -> Result<Reading<T>, Failure> {
         let (place, generation) = self.place()?;
         let guard = place.read().unwrap_or_else(PoisonError::into_inner);
@@ -180,7 +180,7 @@ impl<T: Kept> Handle<T> {
         Ok(Reading(guard))
     }
 
-    /// The object, exclusively for changes.
+    /// The object for exclusive changes.
     pub(crate) fn write(self) -> Result<Writing<T>, Failure> {
         let (place, generation) = self.place()?;
         let guard = write(place);
@@ -190,7 +190,7 @@ impl<T: Kept> Handle<T> {
         Ok(Writing(guard))
     }
 
-    /// Takes the object out. The handle is invalid from now on.
+    /// Removes and returns the object. The handle is invalid from now on.
     pub(crate) fn take(self) -> Result<T, Failure> {
         let (place, generation) = self.place()?;
         let mut guard = write(place);
@@ -204,7 +204,7 @@ impl<T: Kept> Handle<T> {
     }
 }
 
-/// Does the work of a function that returns a handle, or null.
+/// Runs a function that returns a handle or null.
 pub(crate) fn handle<T: Kept>(work: impl FnOnce() -> Result<Handle<T>, Failure>) -> Handle<T> {
     value(work).unwrap_or_else(Handle::null)
 }
@@ -213,7 +213,7 @@ fn write<T>(place: &RwLock<Slot<T>>) -> RwLockWriteGuard<'_, Slot<T>> {
     place.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An object in use.
+/// An object locked for reading.
 pub(crate) struct Reading<T: 'static>(RwLockReadGuard<'static, Slot<T>>);
 
 impl<T> Deref for Reading<T> {
@@ -224,7 +224,7 @@ impl<T> Deref for Reading<T> {
     }
 }
 
-/// Something that is being changed.
+/// An object locked for writing.
 pub(crate) struct Writing<T: 'static>(RwLockWriteGuard<'static, Slot<T>>);
 
 impl<T> Deref for Writing<T> {
@@ -241,7 +241,7 @@ impl<T> DerefMut for Writing<T> {
     }
 }
 
-/// The lock, if it is free.
+/// Locks the mutex if it is free.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -256,7 +256,7 @@ mod tests {
 
     use super::*;
 
-    /// Objects in a separate registry: tests run in parallel.
+    /// Object types with separate registries, since tests run in parallel.
     macro_rules! things {
         ($name:ident, $kind:literal) => {
             struct $name {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn places_follow_each_other_without_gaps() {
+    fn slots_are_numbered_without_gaps() {
         let places: Vec<_> = (0..1000).map(locate).collect();
         assert_eq!(places[..2], [(0, 0), (0, 1)]);
         assert_eq!(places[63..65], [(0, 63), (1, 0)]);
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_is_good_until_its_thing_is_taken() {
+    fn a_handle_is_valid_until_its_object_is_removed() {
         let handles: Vec<_> = (0..500).map(|number| Handle::keep(Thing { number }).unwrap()).collect();
         for (number, handle) in handles.iter().enumerate() {
             assert_eq!(handle.read().unwrap().number, number as u32);

@@ -1,4 +1,4 @@
-//! Workers: the threads' side of a capture.
+//! Workers: the per-thread part of a capture.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_int};
@@ -16,9 +16,9 @@ use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle, try_lock};
 
-/// A worker, and the threads that may use it.
+/// A worker, shared by the threads that use its handle.
 pub(crate) struct Worker {
-    /// Locked while one thread waits for a chunk.
+    /// Locked while a thread waits for a chunk.
     engine: Mutex<wirecap::Worker>,
     waker: Waker,
     is_closed: AtomicBool,
@@ -37,7 +37,7 @@ impl Kept for Arc<Worker> {
     }
 }
 
-/// What asking for a chunk came to.
+/// The result of waiting for a chunk.
 enum Asked {
     Chunk(Chunk),
     Nothing,
@@ -45,7 +45,7 @@ enum Asked {
 }
 
 impl Worker {
-    /// The engine's worker, unless another thread has it.
+    /// The engine's worker; an error if another thread uses it.
     fn alone(&self) -> Result<MutexGuard<'_, wirecap::Worker>, Failure> {
         try_lock(&self.engine).ok_or_else(|| {
             let text =
@@ -94,10 +94,10 @@ unsafe extern "C" fn wirecap_next(
     chunk: *mut Handle<Held>,
 ) -> c_int {
     call(|| {
-        // SAFETY: the header says that there is room for a handle, or it is null.
+        // SAFETY: the header requires null or space for a handle.
         let room = unsafe { Room::at(chunk, "chunk") }?;
         room.put(Handle::null());
-        // Another thread may close the handle while this one waits.
+        // Another thread may close the handle during the wait.
         let worker = Arc::clone(&*worker.read()?);
         match worker.ask(timeout_ns)? {
             Asked::Chunk(chunk) => {

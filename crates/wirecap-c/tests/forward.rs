@@ -1,4 +1,4 @@
-//! The example `forward.c` between two real interfaces: what it sent, and what arrived by the receiver's own count.
+//! The example `forward.c` between two real interfaces: its counts, and the packets that arrive.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Example, said};
 use wirecap_testbed::{AfXdpSender, Namespace, PacketReceiver, Stamp, Traffic, VethPair, privileged};
 
-/// A - forward.c - B: `a1` and `b0` are in the middle.
+/// A - forward.c - B: `a1` and `b0` are the interfaces in the middle.
 struct Bed {
     middle: Namespace,
     a: VethPair,
@@ -28,7 +28,7 @@ impl Bed {
         outcome.unwrap_or_else(|output| panic!("{}", said(&output)))
     }
 
-    /// Sends so many frames to B, every tenth of them to port 53.
+    /// Sends this many frames to B, every tenth of them to port 53.
     fn send(&self, frames: u64) {
         let mut sender = AfXdpSender::on(&self.a.sender, 0).unwrap();
         let traffic = Traffic::to(&self.b.receiver);
@@ -41,7 +41,7 @@ impl Bed {
     }
 }
 
-/// The frames that arrive, until as many are there or nothing more comes.
+/// Receives frames until `expected` have arrived and no more follow, or the time is up.
 fn arrived(receiver: &mut PacketReceiver, expected: u64, mut see: impl FnMut(&[u8])) -> u64 {
     let mut count = 0;
     let patience = |count| Duration::from_millis(if count < expected { 20_000 } else { 100 });
@@ -54,7 +54,7 @@ fn arrived(receiver: &mut PacketReceiver, expected: u64, mut see: impl FnMut(&[u
     count
 }
 
-/// One of the numbers of a port, by the word in front of it.
+/// A number of a port: the one after this word.
 fn number(text: &str, port: &str, word: &str) -> u64 {
     let line = text.lines().find(|line| line.starts_with(&format!("{port}: "))).unwrap();
     let (_, rest) = line.split_once(&format!("{word} ")).unwrap();
@@ -62,7 +62,7 @@ fn number(text: &str, port: &str, word: &str) -> u64 {
 }
 
 #[test]
-fn forwarded_frames_are_unchanged_and_rejected_ones_do_not_leave() {
+fn forwarded_frames_are_unchanged_and_rejected_frames_are_not_sent() {
     if !privileged() {
         return;
     }
@@ -81,7 +81,8 @@ fn forwarded_frames_are_unchanged_and_rejected_ones_do_not_leave() {
             last = sequence;
         });
         let text = example.end();
-        // No ring gets more than its pool holds; what a device then refuses is counted.
+        // No ring receives more packets than its pool has cells, so all are delivered. Packets that the
+        // device then rejects are counted.
         assert!(text.starts_with("offered 4000, delivered 4000, unwanted 400\n"), "{engine}: {text}");
         let [taken, sent, waiting] = ["taken", "sent", "waiting"].map(|word| number(&text, "b0", word));
         let drops = ["ring full", "refused", "down", "bad length", "no cell", "other"];
@@ -89,7 +90,7 @@ fn forwarded_frames_are_unchanged_and_rejected_ones_do_not_leave() {
         assert_eq!((taken, waiting), (3600, 0), "{engine}: {text}");
         assert_eq!((taken, sent), (sent + dropped, count), "{engine}: {text}");
         assert_eq!(number(&text, "a1", "taken"), 0, "{engine}: {text}");
-        // A thread that gets no processor time for so long is not waited for, and the ledger says so.
+        // A thread that gets no CPU time for too long is not waited for; the ledger then counts late packets.
         assert!(is_in_order || number(&text, "b0", "late") > 0, "{engine}: {text}");
     }
 }

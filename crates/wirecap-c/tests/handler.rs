@@ -1,4 +1,4 @@
-//! The example `handler.c`, compiled as its users would, on real interfaces: its ledger and the sender's count.
+//! The example `handler.c`, compiled as a user would, on real interfaces: its ledger and the sender's count.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Bed, Example, said};
 use serde_json::Value;
 use wirecap_testbed::{AfXdpSender, Stamp, Traffic, privileged};
 
-/// The example at work on a bed.
+/// The running example on a test bed.
 struct Handler {
     bed: Bed,
     example: Example,
@@ -22,7 +22,7 @@ impl Handler {
         Ok(Self { bed, example })
     }
 
-    /// Sends so many frames to each queue.
+    /// Sends this many frames to each queue.
     fn send(&self, frames: &[u64]) {
         let traffic = Traffic::to(&self.bed.pair.receiver);
         for (queue, &frames) in frames.iter().enumerate() {
@@ -39,7 +39,7 @@ fn started(queues: u32, arguments: &[&str]) -> Handler {
     Handler::start(queues, arguments).unwrap_or_else(|output| panic!("{}", said(&output)))
 }
 
-/// What the final ledger says.
+/// The final ledger.
 fn ledger(text: &str) -> Value {
     let ledger: Value = serde_json::from_str(text).unwrap();
     let number = |key: &str| ledger[key].as_u64().unwrap();
@@ -54,7 +54,7 @@ fn the_ledger_counts_the_packets_sent_to_each_ring() {
     if !privileged() {
         return;
     }
-    // No ring gets more than its pool holds, so nothing can be lost.
+    // No ring receives more packets than its pool has cells, so none can be lost.
     for (engine, mode) in [("xdp", "B-(64,64)"), ("packet", "B-(64,64)")] {
         let handler = started(3, &["-j", "-e", engine, "-M", "64", "-R", "64", "a1@0", "a1@1-2"]);
         handler.send(&[1000, 2500, 7]);
@@ -81,7 +81,7 @@ fn non_matching_packets_count_as_filtered() {
 }
 
 #[test]
-fn buddies_help_a_thread_that_has_more_than_it_can_handle() {
+fn buddies_help_an_overloaded_thread() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-//! `wirecap.h`, the library and its manual say the same.
+//! `wirecap.h`, the library and its manual agree.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use common::{built, installed, pkg_config, sources, succeed};
 
-/// The types of the library's functions, and what they are in C.
+/// The types in the library's functions, and their C equivalents.
 const TYPES: [(&str, &str); 33] = [
     ("*mut Handle<Held>", "wirecap_chunk **"),
     ("*mut Handle<Books>", "wirecap_ledger **"),
@@ -52,7 +52,7 @@ fn c_type(rust: &str) -> &'static str {
     found.unwrap_or_else(|| panic!("what is {rust} in C?")).1
 }
 
-/// A function as C would declare it.
+/// A C declaration of a function.
 fn prototype(name: &str, arguments: &str, returned: &str) -> String {
     let arguments = arguments.split(", ").flat_map(|part| part.split(",\n"));
     let types =
@@ -62,7 +62,7 @@ fn prototype(name: &str, arguments: &str, returned: &str) -> String {
     format!("{} {name}({types});\n", c_type(returned))
 }
 
-/// The functions that the library's sources define, as C would declare them.
+/// C declarations of the functions that the library's sources define.
 fn defined() -> Vec<String> {
     let mut prototypes = Vec::new();
     for file in fs::read_dir(sources().join("src")).unwrap() {
@@ -78,7 +78,7 @@ fn defined() -> Vec<String> {
     prototypes
 }
 
-/// A function that a macro declares in a line.
+/// The C declaration of a function in a line of a macro call.
 fn of_macro(line: &str) -> Option<String> {
     let function = line.strip_prefix("    fn wirecap_")?;
     let (name, arguments) = match function.split_once(") |builder|") {
@@ -99,13 +99,13 @@ fn name_of(prototype: &str) -> &str {
     before.rsplit([' ', '*']).next().unwrap()
 }
 
-/// What the library exports.
+/// The symbols that the library exports.
 fn exported() -> BTreeSet<String> {
     let symbols = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(built()));
     symbols.lines().filter_map(|line| Some(line.split_whitespace().nth(2)?.to_owned())).collect()
 }
 
-/// What the header declares, as the compiler sees it.
+/// The functions that the header declares, according to the compiler.
 fn declared() -> BTreeSet<String> {
     let header = sources().join("include/wirecap.h");
     let text = succeed(Command::new("cc").args(["-E", "-P"]).arg(header));
@@ -127,8 +127,8 @@ fn the_library_exports_what_the_header_declares() {
     assert_eq!(defined, declared());
 }
 
-/// `libwirecap.symbols` has, in the form of deb-symbols(5), with which version each function came: a function that is no more
-/// is another interface, and a new one a line with the version that it comes with.
+/// `libwirecap.symbols`, in the format of deb-symbols(5), lists the version in which each function was added.
+/// Removing a function changes the interface; a new function needs a line with its version.
 #[test]
 fn the_symbols_file_has_every_function_with_its_version() {
     let text = fs::read_to_string(sources().join("libwirecap.symbols")).unwrap();
@@ -147,7 +147,7 @@ fn the_symbols_file_has_every_function_with_its_version() {
 fn the_functions_have_the_headers_signatures() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("again.c");
-    // The compiler refuses a second declaration that differs from the first.
+    // The compiler rejects a second declaration that differs from the first.
     let again = defined().iter().fold("#include <wirecap.h>\n".to_owned(), |mut text, prototype| {
         let _ = text.write_str(prototype);
         text

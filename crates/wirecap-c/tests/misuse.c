@@ -1,4 +1,4 @@
-// Does with the library what must not be done, and what must. Prints one line for each thing that went as it should.
+// Uses the library correctly and incorrectly. Prints one line for each check that passed.
 //
 // misuse TAP PEER ENGINE SAVEFILE
 #include <poll.h>
@@ -103,7 +103,7 @@ static void groups(void) {
     wirecap_group_free(group);
 }
 
-/* Counts packets until so many are there or the time is up, and looks at every byte. */
+/* Counts packets until `wanted` have arrived or the time is up, and reads every byte. */
 static int take(wirecap_worker *worker, int wanted) {
     int count = 0, sum = 0;
     wirecap_chunk *chunk;
@@ -269,7 +269,7 @@ static void threads(void) {
     wirecap_worker_close(worker);
 }
 
-/* So many packets in a savefile. */
+/* Writes a savefile with this many packets. */
 static void write_file(const char *path, uint32_t count) {
     FILE *file = fopen(path, "wb");
     uint32_t header[] = { 0xa1b23c4d, 0x00040002, 0, 0, 65535, 1 };
@@ -286,7 +286,7 @@ static void write_file(const char *path, uint32_t count) {
 static void files(const char *path) {
     write_file(path, 1000);
     wirecap_group *group = wirecap_group_new();
-    /* ip: it has the type in its header; the program does the same. */
+    /* Compares the Ethernet type with IPv4, like the filter expression "ip". */
     struct { uint16_t code; uint8_t jt, jf; uint32_t k; } program[] = { { 0x28, 0, 0, 12 }, { 0x15, 0, 1, 0x800 }, { 6, 0, 0, 65535 }, { 6, 0, 0, 0 } };
     check("a file for a group", wirecap_group_set_file(group, path) == 0 && wirecap_group_set_snap_len(group, 20) == 0
               && wirecap_group_set_filter_program(group, (struct sock_filter *)program, 4) == 0);

@@ -1,4 +1,4 @@
-//! Handles that are used as they must not be, and a program that is watched over meanwhile.
+//! Incorrect use of handles, with the program run under valgrind and sanitizers.
 
 mod common;
 
@@ -19,7 +19,7 @@ const VALGRIND: [&str; 5] = [
 const XDP: &str = "1";
 const PACKET: &str = "2";
 
-/// Runs the program, by a watcher if there is one; every line says that something went well.
+/// Runs the program, optionally under a tool such as valgrind. Every line of its output must report success.
 fn run(program: &Path, watcher: &[&str], engine: &str) {
     let namespace = Namespace::new().unwrap();
     let _pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).unwrap();
@@ -38,7 +38,7 @@ fn run(program: &Path, watcher: &[&str], engine: &str) {
     );
 }
 
-/// The programs, each run with these engines.
+/// Runs each program with each engine.
 fn run_all(flags: &[&str], watcher: &[&str], engines: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     for source in ["tests/misuse.c", "tests/ports.c"] {
@@ -68,7 +68,7 @@ fn the_sanitizers_find_nothing() {
     }
 }
 
-/// They come with gcc on Debian.
+/// On Debian, the sanitizers are part of the gcc package.
 fn has_sanitizers() -> bool {
     let output = Command::new("cc").arg("-print-file-name=libasan.so").output().unwrap();
     let has = said(&output).contains('/');

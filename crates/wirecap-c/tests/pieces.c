@@ -1,5 +1,5 @@
-// Says of each packet, until the first one shorter than 100 bytes, its length and those of its pieces, and whether they
-// have the same bytes.
+// Prints for each packet, up to the first one shorter than 100 bytes, its length, the number of its pieces, and whether
+// they have the same bytes.
 //
 // pieces DEVICE
 #include <stdio.h>
@@ -17,7 +17,7 @@ static int say(wirecap_chunk *chunk, uint32_t n, const struct wirecap_packet *pa
     struct iovec pieces[16];
     int count = wirecap_chunk_pieces(chunk, n, pieces, 16);
     printf("%u in %d: %s\n", packet->caplen, count, is_same(packet, pieces, count) ? "the same" : "WRONG");
-    /* With less room there is as much, and the count is the same. */
+    /* With less space, fewer pieces are stored, but the returned count is the same. */
     if (count > 1 && (wirecap_chunk_pieces(chunk, n, pieces + 1, 1) != count || pieces[1].iov_base != pieces[0].iov_base)) printf("WRONG\n");
     return packet->caplen >= 100;
 }

@@ -1,4 +1,4 @@
-//! Jumbo frames, in one piece and in those in which they lie.
+//! Jumbo frames, copied to one piece and as the pieces in the cells.
 
 mod common;
 

@@ -1,4 +1,4 @@
-// Does with ports what must not be done, and what must. Prints one line for each thing that went as it should.
+// Uses ports correctly and incorrectly. Prints one line for each check that passed.
 //
 // ports TAP PEER ENGINE FOLDER
 #include <poll.h>
@@ -16,7 +16,7 @@ static wirecap_chunk *next(void) {
     return chunk;
 }
 
-// What comes back by the wire: the bytes of a packet, or nothing.
+// Receives a packet from the wire. Returns its length, or 0 after a second.
 static int back(unsigned char *frame, int bytes) {
     struct pollfd pollfd = { .fd = wire, .events = POLLIN };
     for (;;) {
@@ -90,7 +90,7 @@ static wirecap_port *meanwhile(struct wirecap_frame *frame, void *user) {
     return port;
 }
 
-// Two packets or more in one chunk.
+// Returns a chunk with at least two packets.
 static wirecap_chunk *several(void) {
     struct wirecap_chunk_info info = { 0 };
     wirecap_chunk *chunk = NULL;

@@ -1,4 +1,4 @@
-// A capture that a signal handler stops, and what the library says of versions, statuses and interfaces.
+// A capture stopped by a signal handler; versions, statuses and interfaces reported by the library.
 //
 // signals DEVICE
 #define _GNU_SOURCE
@@ -15,7 +15,7 @@ static void on_alarm(int number) {
     if (write(stop_fd, "twice", 2) != 2) _exit(9);
 }
 
-// A device as a program of a later version may know it.
+// The device structure as a later version of the header may declare it.
 struct later { struct wirecap_device device; uint64_t more; };
 
 int main(int argc, char **argv) {

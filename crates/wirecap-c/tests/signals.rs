@@ -1,4 +1,4 @@
-//! A capture that a signal handler stops; versions, statuses and interfaces; the library by both ways of linking.
+//! A capture that a signal handler stops; versions, statuses and interfaces; static and dynamic linking.
 
 mod common;
 

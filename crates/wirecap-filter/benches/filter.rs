@@ -1,9 +1,9 @@
-//! What a filter costs a packet: libpcap's interpreter, ours, and machine code, in ns per packet.
+//! The cost of a filter per packet in libpcap's interpreter, in wirecap's, and as machine code, in ns.
 //!
-//! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five; ten
-//! addresses and ten ports. Each runs on a packet that it accepts as late as it can, and on one that it rejects
-//! as late as it can. All forms of a filter run in turns within one round, so that what the machine does
-//! meanwhile concerns them alike; the table has the median of the rounds, and their extremes.
+//! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five;
+//! ten addresses and ten ports. Each is measured with one packet that it accepts and one that it rejects,
+//! each after the maximum number of instructions. In each round, all forms of a filter run in turn, so that
+//! other load affects all of them. The table lists the median of the rounds, the minimum and the maximum.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,7 +18,7 @@ const PACKETS_PER_ROUND: u32 = 100_000;
 const FRAME_BYTES: usize = 60;
 const KERNEL_RUNS: u32 = 300_000;
 
-/// A form of a filter by name.
+/// The name of a filter's form, and the filter as a function.
 type Form<'a> = (&'static str, &'a dyn Fn(&[u8]) -> u32);
 
 struct Case {
@@ -28,7 +28,7 @@ struct Case {
     rejected: Vec<u8>,
 }
 
-/// A TCP segment from 10.0.0.1, port 1, to the given host and port.
+/// A TCP segment from 10.0.0.1, port 1, to this host and port.
 fn segment(host: u8, port: u16) -> Vec<u8> {
     let mut frame = vec![0; FRAME_BYTES];
     frame[12..14].copy_from_slice(&[8, 0]);
@@ -65,7 +65,7 @@ fn cases() -> [Case; 3] {
     ]
 }
 
-/// Time of a packet in ns.
+/// Time per packet, in ns.
 fn time(matches: &dyn Fn(&[u8]) -> u32, frame: &[u8], verdict: u32) -> f64 {
     let start = Instant::now();
     let mut wrong = 0;
@@ -77,7 +77,7 @@ fn time(matches: &dyn Fn(&[u8]) -> u32, frame: &[u8], verdict: u32) -> f64 {
     elapsed.as_nanos() as f64 / f64::from(PACKETS_PER_ROUND)
 }
 
-/// The least, the median and the most.
+/// Minimum, median and maximum.
 fn spread(mut times: Vec<f64>) -> [f64; 3] {
     times.sort_by(f64::total_cmp);
     [times[0], times[times.len() / 2], times[times.len() - 1]]
@@ -115,18 +115,18 @@ fn measure(case: &Case) {
     }
 }
 
-/// How an XDP program ends with a packet that it rejects.
+/// What an XDP program does with a rejected packet before it passes it.
 #[derive(Clone, Copy)]
 enum Rejection {
-    /// Without more ado.
+    /// Nothing.
     Plain,
-    /// Counted by a value for each CPU, as a capture does.
+    /// Counts it in a per-CPU value, as a capture does.
     PerCpu,
-    /// Counted by one value for all.
+    /// Counts it in one value for all CPUs.
     Atomic,
 }
 
-/// A program that lets everything pass, after it has run `filter`, if there is one.
+/// A program that passes every packet, after running `filter` if there is one.
 fn program(filter: Option<(&Filter, Rejection)>) -> Program {
     let mut asm = Assembler::new();
     asm.mov(Reg::R6, Reg::R1);
@@ -181,13 +181,13 @@ fn count(asm: &mut Assembler, rejection: Rejection, [per_cpu, shared]: &[Map; 2]
     }
 }
 
-/// What a rejected packet costs in the kernel: nanoseconds of a test run, less those of a bare XDP_PASS.
+/// The cost of a rejected packet in the kernel: nanoseconds of a test run, minus those of a bare XDP_PASS.
 fn measure_in_kernel(case: &Case) {
     let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
     let run = |program: &Program| {
         let run = program.test_run(&case.rejected, KERNEL_RUNS).expect("a test run");
         assert_eq!(run.verdict, XDP_PASS.cast_unsigned());
-        // The kernel's own clock leaves out the time of others, but it rounds to whole nanoseconds.
+        // The kernel's measurement excludes other processes, but it is rounded to whole nanoseconds.
         f64::from(run.duration_ns)
     };
     let forms =

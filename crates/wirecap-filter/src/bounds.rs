@@ -1,9 +1,9 @@
-//! How large the registers of a program can become.
+//! Upper bounds of a program's registers.
 
 use crate::classic::ClassicProgram;
 use crate::insn::{Base, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width};
 
-/// The most that is possible before an instruction.
+/// Maximum values before an instruction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bounds {
     a: u32,
@@ -11,7 +11,8 @@ struct Bounds {
     slots: [u32; SLOTS as usize],
 }
 
-/// Whether no load relative to the index register can reach `limit`. Programs that jump backwards are not examined.
+/// Whether no load relative to the index register can reach `limit`; false for programs that jump backwards,
+/// which are not examined.
 pub(crate) fn index_stays_below(program: &ClassicProgram, limit: u32) -> bool {
     if program.has_loop() {
         return false;

@@ -1,8 +1,8 @@
-//! Programs, maps and links of bpf(2), without libbpf, ELF or clang.
+//! eBPF programs, maps and links through bpf(2), without libbpf, ELF or clang.
 //!
-//! A program is assembled by [`asm::Assembler`], loaded by [`Program::load`], attached by
-//! [`Link::attach_xdp`] and talks to user space through a [`Map`]. All three objects live as long
-//! as their descriptor; nothing is pinned, so whatever way the process ends, they are gone.
+//! [`asm::Assembler`] assembles a program, [`Program::load`] loads it, [`Link::attach_xdp`] attaches it, and
+//! a [`Map`] exchanges data with it. All three objects live as long as their descriptor. No object is pinned,
+//! so all are removed when the process ends, however it ends.
 //!
 //! ```
 //! use wirecap_filter::bpf::asm::{Assembler, Reg::*};
@@ -48,15 +48,15 @@ pub mod xdp_md {
     pub const DATA: i16 = 0;
     /// Address after the frame's last byte (of its first fragment).
     pub const DATA_END: i16 = 4;
-    /// Address of the metadata before the frame; equals `DATA` when there is none.
+    /// Address of the metadata before the frame; equals `DATA` if there is none.
     pub const DATA_META: i16 = 8;
-    /// Index of the interface that received the frame.
+    /// Index of the receiving interface.
     pub const INGRESS_IFINDEX: i16 = 12;
     /// Receive queue of that interface.
     pub const RX_QUEUE_INDEX: i16 = 16;
 }
 
-/// `name` in the kernel's form, if the kernel accepts it.
+/// `name` in the kernel's format, if the kernel allows it.
 fn object_name(name: &str) -> Result<ObjectName, BpfError> {
     let accepted = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
     let mut object_name = ObjectName::default();
@@ -71,12 +71,12 @@ fn name_text(name: &ObjectName) -> String {
     name.iter().take_while(|&&byte| byte != 0).map(|&byte| char::from(byte)).collect()
 }
 
-/// The number that follows `id`, or none after the last.
+/// The ID after `id`, or `None` after the last.
 fn next_id(kind: ObjectKind, id: u32) -> Result<Option<u32>, BpfError> {
     opener::next_id(kind, id).map_err(|source| BpfError::discovering(kind.noun(), id, source))
 }
 
-/// All objects of one kind: walks their ids and opens each, leaving out those that vanish meanwhile.
+/// Opens all objects of one kind, except objects that disappear during the search.
 fn collect_objects<T>(
     kind: ObjectKind,
     open: impl Fn(u32) -> Result<T, BpfError>,
@@ -94,8 +94,8 @@ fn collect_objects<T>(
     Ok(objects)
 }
 
-/// The first object of one kind that `is_match` accepts. Only one is open at a time, because an open
-/// descriptor keeps its object alive after the owner has closed it.
+/// Returns the first object of one kind that `is_match` accepts. Only one object is open at a time, because
+/// an open descriptor keeps its object alive after the owner has closed it.
 fn find_object<T>(
     kind: ObjectKind,
     open: impl Fn(u32) -> Result<T, BpfError>,

@@ -1,4 +1,4 @@
-//! Classic programs: checked, read from text, printed.
+//! Classic BPF programs: validation, parsing, printing.
 
 use std::error::Error;
 use std::fmt;
@@ -8,76 +8,76 @@ use crate::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
 /// The kernel's limit, `BPF_MAXINSNS`.
 pub(crate) const INSNS_MAX: usize = 1 << 20;
 
-/// A classic program that is known to be sound: every instruction has a meaning, no jump leaves the program,
-/// and the program ends with a verdict.
+/// A valid classic program: every instruction is defined, no jump leaves the program, and the last
+/// instruction is a `ret`.
 ///
-/// Jumps may go backwards, as in what libpcap makes of `protochain`; the kernel takes no such program.
+/// Jumps may go backwards, as in libpcap's code for `protochain`; the kernel rejects such programs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ClassicProgram {
     insns: Vec<ClassicInsn>,
     ops: Vec<Op>,
 }
 
-/// Why numbers are not a classic BPF program.
+/// Why a program is not valid classic BPF.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum ProgramError {
-    /// There is no instruction.
+    /// There are no instructions.
     Empty,
-    /// There are more than the kernel takes.
+    /// There are more instructions than allowed.
     TooLong {
-        /// How many there are.
+        /// Number of instructions.
         insns: usize,
     },
-    /// An instruction has no meaning.
+    /// An instruction is undefined.
     Unknown {
-        /// The instruction's place in the program, from 0.
+        /// The instruction's index in the program, from 0.
         index: usize,
         /// The instruction.
         insn: ClassicInsn,
     },
     /// An instruction jumps out of the program.
     JumpsOut {
-        /// The instruction's place in the program, from 0.
+        /// The instruction's index in the program, from 0.
         index: usize,
-        /// Where it jumps to.
+        /// Index of the jump's target.
         target: u32,
-        /// How many instructions the program has.
+        /// Number of instructions in the program.
         insns: usize,
     },
     /// An instruction divides by the constant zero.
     DividesByZero {
-        /// The instruction's place in the program, from 0.
+        /// The instruction's index in the program, from 0.
         index: usize,
     },
     /// An instruction shifts by more bits than the accumulator has.
     ShiftsTooFar {
-        /// The instruction's place in the program, from 0.
+        /// The instruction's index in the program, from 0.
         index: usize,
-        /// By how many bits.
+        /// Number of bits.
         bits: u32,
     },
-    /// An instruction uses scratch memory that is not there.
+    /// An instruction uses a slot of scratch memory that does not exist.
     NoSuchSlot {
-        /// The instruction's place in the program, from 0.
+        /// The instruction's index in the program, from 0.
         index: usize,
         /// The slot.
         slot: u32,
     },
-    /// The last instruction is no `ret`, so the program has no end.
+    /// The last instruction is not a `ret`.
     NoReturn,
-    /// A line of a program's text has the wrong form.
+    /// A line of the text has the wrong form.
     Text {
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What belongs there.
+        /// The expected contents.
         expected: &'static str,
     },
-    /// A program's text has not as many instructions as it says.
+    /// The text's number of instructions is wrong.
     Count {
-        /// How many it says.
+        /// The number in the text.
         announced: usize,
-        /// How many there are.
+        /// The actual number.
         found: usize,
     },
 }
@@ -163,7 +163,7 @@ impl ClassicProgram {
         &self.ops
     }
 
-    /// Whether some load is from this slot of scratch memory.
+    /// Whether the program loads this slot of scratch memory.
     pub(crate) fn loads_slot(&self, slot: u32) -> bool {
         self.ops.iter().any(|op| matches!(*op, Op::Load(_, Source::Slot(loaded)) if loaded == slot))
     }
@@ -171,7 +171,7 @@ impl ClassicProgram {
     /// Whether a jump goes backwards.
     pub(crate) fn has_loop(&self) -> bool {
         let mut ops = self.ops.iter().zip(0..);
-        // Branches cannot: their offsets are not negative.
+        // Branches cannot: their offsets are unsigned.
         ops.any(|(op, index)| matches!(*op, Op::Jump(target) if target <= index))
     }
 }
@@ -208,7 +208,7 @@ fn parse_insn(text: &str) -> Option<ClassicInsn> {
     numbers.next().is_none().then_some(insn)
 }
 
-/// As `tcpdump -d` prints it, column for column.
+/// The output format of `tcpdump -d`.
 impl fmt::Display for ClassicProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (insn, op)) in self.insns.iter().zip(&self.ops).enumerate() {

@@ -1,4 +1,4 @@
-//! Filters for packets in the memory of this process.
+//! Filters for packets in this process's memory.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use crate::interpreter::Interpreter;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use crate::machine_code::MachineCode;
 
-/// A filter, ready for packets in memory: as machine code if the processor is an x86-64 and the system lets
-/// processes make code, else interpreted. Copies share the code.
+/// A filter for packets in memory: machine code on x86-64 if the system allows generated code, otherwise
+/// interpreted. Copies share the code.
 #[derive(Clone, Debug)]
 pub struct CompiledFilter(Form);
 
@@ -26,7 +26,7 @@ impl CompiledFilter {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter asks for what user space does not know of a packet.
+    /// [`Unsupported`] if the filter reads packet data that user space does not have.
     pub fn new(filter: &Filter) -> Result<Self, Unsupported> {
         let interpreter = Interpreter::new(filter)?;
         #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -36,7 +36,7 @@ impl CompiledFilter {
         Ok(Self(Form::Interpreted(Arc::new(interpreter))))
     }
 
-    /// Prepares `filter` for packets of a savefile.
+    /// Prepares `filter` for packets in a savefile.
     ///
     /// # Errors
     ///
@@ -46,8 +46,8 @@ impl CompiledFilter {
         Self::new(filter)
     }
 
-    /// How many bytes of the packet to keep; 0 rejects it. `packet` contains the captured bytes of a packet that had
-    /// `wire_len` bytes; a filter that reads beyond them rejects the packet.
+    /// Returns the number of bytes of the packet to keep; 0 rejects it. `packet` contains the captured bytes
+    /// of a packet of `wire_len` bytes; a filter that reads beyond them rejects the packet.
     #[inline]
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         match &self.0 {
@@ -57,14 +57,14 @@ impl CompiledFilter {
         }
     }
 
-    /// Whether the filter became machine code.
+    /// Whether the filter was compiled to machine code.
     pub fn is_machine_code(&self) -> bool {
         !matches!(self.0, Form::Interpreted(_))
     }
 }
 
-/// Why a savefile cannot answer for the extension, if it cannot. Its packets have their tags in place: none was
-/// taken off.
+/// Why the extension is unsupported for savefiles; `None` if it is supported. Packets in savefiles contain
+/// their VLAN tags: none was removed.
 fn file_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::PacketType => Some("a savefile does not store the packet type"),

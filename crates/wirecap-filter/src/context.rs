@@ -5,29 +5,29 @@ use std::fmt;
 
 use crate::insn::Extension;
 
-/// Data about a packet besides its bytes. Most filters read none of it.
+/// Data about a packet besides its bytes. Most filters read none of them.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Context {
-    /// The index of the interface it went through (`ifindex 3`).
+    /// The index of its interface (`ifindex 3`).
     pub ifindex: u32,
     /// Its receive queue.
     pub queue: u32,
-    /// For whom it is (`inbound`, `outbound`).
+    /// Its destination (`inbound`, `outbound`).
     pub packet_type: PacketType,
     /// The VLAN tag that was removed from its bytes.
     pub vlan: Option<VlanTag>,
 }
 
-/// For whom a packet is, in the kernel's numbers (`PACKET_HOST` and so on).
+/// The destination of a packet, in the kernel's numbers (`PACKET_HOST` and so on).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug)]
 #[repr(u32)]
 pub enum PacketType {
     /// For this host.
     #[default]
     Host = 0,
-    /// For all.
+    /// Broadcast.
     Broadcast = 1,
-    /// For a group.
+    /// Multicast.
     Multicast = 2,
     /// For another host.
     OtherHost = 3,
@@ -40,52 +40,52 @@ pub enum PacketType {
 pub struct VlanTag {
     /// The tag's protocol identifier, such as 0x8100.
     pub tpid: u16,
-    /// The priority in the high three bits, the VLAN in the low twelve.
+    /// The priority in the high three bits, the VLAN ID in the low twelve.
     pub tci: u16,
 }
 
-/// Why a filter cannot run somewhere, though it is sound.
+/// Why a valid filter cannot be used in this form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Unsupported {
-    /// The filter asks for something that is not known there.
+    /// The filter reads an extension that is not available.
     Extension {
-        /// What it asks for.
+        /// The extension.
         extension: Extension,
-        /// Why that is not known.
+        /// Why it is not available.
         reason: &'static str,
     },
-    /// The filter counts from the network header, and where that begins is not known for this link type.
+    /// The filter reads relative to the network header, whose offset is unknown for this link type.
     NetworkHeader {
         /// The number of the link type in the LINKTYPE registry.
         link_type: u16,
     },
-    /// The program jumps backwards, which the kernel does not take.
+    /// The program jumps backwards, which the kernel does not allow.
     Loop,
-    /// The filter looks further into the packet than the kernel lets it.
+    /// The filter reads beyond the offset that the kernel allows.
     Offset {
-        /// Where it looks.
+        /// The offset that it reads.
         offset: u32,
-        /// How far it could.
+        /// The maximum offset.
         most: u32,
     },
-    /// The filter decides too often on its way for the kernel's verifier.
+    /// The filter has more conditional jumps in a row than the kernel's verifier allows.
     TooManyJumps {
-        /// How many conditional jumps there may be on the way of a packet.
+        /// Maximum number of conditional jumps on the path of a packet through this filter.
         jumps: u32,
-        /// How many there could be.
+        /// The allowed number.
         most: u32,
     },
-    /// The kernel's own classic BPF would give another answer than libpcap's.
+    /// The kernel's classic BPF would return another result than libpcap's.
     Differs {
-        /// The difference, in words that follow `the filter`.
+        /// The difference, as a phrase that follows `the filter`.
         difference: &'static str,
     },
-    /// The filter becomes too long.
+    /// The program for the filter would be too long.
     TooLong {
-        /// How many instructions it has.
+        /// Its number of instructions.
         insns: usize,
-        /// How many it could have.
+        /// The maximum number.
         most: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Why there is no filter.
+//! Why a filter could not be created.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -8,30 +8,31 @@ use std::ops::Range;
 
 use crate::classic::ProgramError;
 
-/// Why there is no filter.
+/// Why a filter could not be created.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FilterError {
-    /// libpcap, which knows the language of filter expressions, is not there.
+    /// libpcap, which compiles filter expressions, is missing.
     Libpcap(LibpcapError),
-    /// libpcap does not accept the expression.
+    /// libpcap rejects the expression.
     Expression {
         /// The expression.
         expression: String,
-        /// What libpcap says.
+        /// libpcap's error message.
         message: String,
-        /// The part of the expression that the message names, in bytes, if it names one.
+        /// The part of the expression that the message quotes, as a byte range, if known.
         part: Option<Range<usize>>,
     },
-    /// The program is not sound.
+    /// The program is invalid.
     Program(ProgramError),
-    /// The system could not do something.
+    /// A system call failed.
     System(io::Error),
 }
 
 impl FilterError {
-    /// What libpcap says of this expression. It does not say where; a name that it quotes ("unknown port 'http2'") or ends
-    /// with ("bogus ethernet address 1:2:") is looked up in the expression.
+    /// Creates an error from libpcap's message about this expression. The message has no position; a name
+    /// that it quotes ("unknown port 'http2'") or ends with ("bogus ethernet address 1:2:") is searched for
+    /// in the expression.
     pub(crate) fn in_expression(expression: &str, message: String) -> Self {
         let quoted = message.split_once('\'').and_then(|(_, rest)| rest.rsplit_once('\''));
         let name = quoted.map(|(name, _)| name).or_else(|| message.split_whitespace().last());
@@ -60,7 +61,7 @@ impl fmt::Display for FilterError {
     }
 }
 
-/// A line that points at a part of the line above it.
+/// A line that marks a part of the line above.
 fn marks(line: &str, part: &Range<usize>) -> String {
     let width = |range: Range<usize>| line.get(range).map_or(0, |text| text.chars().count());
     let (before, marked) = (width(0..part.start), width(part.clone()));
@@ -84,10 +85,10 @@ impl From<ProgramError> for FilterError {
     }
 }
 
-/// Why there is no libpcap.
+/// Why libpcap could not be loaded.
 #[derive(Clone, Debug)]
 pub struct LibpcapError {
-    /// The names tried, and the dynamic linker's answers.
+    /// The names tried, and the dynamic linker's errors.
     pub tried: Vec<(OsString, String)>,
 }
 

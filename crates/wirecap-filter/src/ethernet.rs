@@ -1,29 +1,30 @@
-//! An Ethernet frame as the kernel's network stack sees it, after the outer VLAN tag.
+//! An Ethernet frame as the kernel's network stack sees it after it has removed the outer VLAN tag.
 
 use crate::insn::Width;
 
-/// Where a frame's type stands.
+/// Offset of a frame's type.
 pub(crate) const TYPE_OFFSET: u32 = 12;
-/// Where the payload of a frame without tag begins.
+/// Offset of the payload of an untagged frame.
 pub(crate) const HEADER_BYTES: u32 = 14;
 pub(crate) const TAG_BYTES: u32 = 4;
-/// The types that say that a VLAN tag follows, and which the kernel takes off.
+/// The types of VLAN tags that the kernel removes.
 pub(crate) const TAG_TYPES: [u32; 2] = [0x8100, 0x88a8];
-/// Types below are lengths, of frames as IEEE 802.3 had them first.
+/// Smaller values are lengths, as in frames of the original IEEE 802.3.
 pub(crate) const TYPE_MIN: u32 = 0x600;
-/// What the kernel calls the protocol of a frame with a length, and an LLC header or (Novell) none.
+/// The kernel's protocol numbers for frames with a length: with an LLC header, or without one (Novell).
 pub(crate) const PROTOCOL_802_2: u32 = 4;
 pub(crate) const PROTOCOL_802_3: u32 = 1;
-/// How a Novell frame without LLC header begins.
+/// The first payload bytes of a Novell frame without an LLC header.
 pub(crate) const NOVELL: u32 = 0xffff;
 
-/// Where the kernel sees the network header. A frame whose tag was taken off already keeps its next one.
+/// The kernel's offset of the network header. If `untagged`, a tag was already removed, and the kernel does
+/// not remove another.
 pub(crate) fn network_offset(frame: &[u8], untagged: bool) -> Option<u32> {
     let tagged = TAG_TYPES.contains(&Width::Half.read(frame, TYPE_OFFSET)?);
     Some(if tagged && !untagged { HEADER_BYTES + TAG_BYTES } else { HEADER_BYTES })
 }
 
-/// What the kernel takes for the frame's protocol.
+/// The kernel's protocol number of the frame.
 pub(crate) fn protocol(frame: &[u8], network_offset: u32) -> Option<u32> {
     let protocol = Width::Half.read(frame, network_offset - 2)?;
     if protocol >= TYPE_MIN {

@@ -1,4 +1,4 @@
-//! A filter: a program that is sound, for packets of one link type.
+//! A filter: a valid program for packets of one link type.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::classic::{ClassicProgram, ProgramError};
 use crate::context::Unsupported;
 use crate::insn::{Base, ClassicInsn, Extension, Op, Position, Source, Verdict};
 
-/// Decides which packets match, and how many bytes of each are kept.
+/// Decides which packets match, and how many bytes of each to keep.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Filter {
     pub(crate) program: ClassicProgram,
@@ -17,21 +17,21 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Reads a program as `tcpdump -ddd` prints it: the number of instructions, then `code jt jf k` of each,
-    /// in lines or separated by commas. It is for packets of a link type.
+    /// Parses a program in the format of `tcpdump -ddd`: the number of instructions, then `code jt jf k` of
+    /// each, on separate lines or separated by commas. The program is for packets of this link type.
     ///
     /// # Errors
     ///
-    /// [`ProgramError`] if the text is not of that form or the program is not sound.
+    /// [`ProgramError`] if the text has another format or the program is invalid.
     pub fn parse(text: &str, link_type: LinkType) -> Result<Self, ProgramError> {
         ClassicProgram::parse(text).map(|program| Self { program, link_type, expression: None })
     }
 
-    /// A filter that is a program already, for packets of a link type.
+    /// Creates a filter from a program for packets of this link type.
     ///
     /// # Errors
     ///
-    /// [`ProgramError`] if the program is not sound.
+    /// [`ProgramError`] if the program is invalid.
     pub fn from_program(insns: Vec<ClassicInsn>, link_type: LinkType) -> Result<Self, ProgramError> {
         ClassicProgram::new(insns).map(|program| Self { program, link_type, expression: None })
     }
@@ -41,7 +41,7 @@ impl Filter {
         self.program.insns()
     }
 
-    /// The kind of packets it is for.
+    /// The link type of its packets.
     pub fn link_type(&self) -> LinkType {
         self.link_type
     }
@@ -56,12 +56,12 @@ impl Filter {
         matches!(self.program.ops()[0], Op::Return(Verdict::Constant(1..)))
     }
 
-    /// Whether the program loads what only Linux knows of a packet.
+    /// Whether the program loads extensions of Linux.
     pub(crate) fn asks_linux(&self) -> bool {
         self.program().iter().any(|insn| insn.is_for_linux())
     }
 
-    /// Whether everything that the program loads is available; `refuses` explains why an extension is not.
+    /// Checks that everything that the program loads is available; `refuses` returns why an extension is not.
     pub(crate) fn check_sources(
         &self,
         refuses: fn(Extension) -> Option<&'static str>,
@@ -82,19 +82,19 @@ impl Filter {
     }
 }
 
-/// As `tcpdump -d` prints the program.
+/// The output format of `tcpdump -d`.
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.program.fmt(f)
     }
 }
 
-/// Where the network header of a packet begins.
+/// The position of a packet's network header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NetworkHeader {
-    /// There is nothing before it.
+    /// At the beginning of the packet.
     First,
-    /// Behind an Ethernet header, and a VLAN tag if there is one.
+    /// After an Ethernet header, and a VLAN tag if there is one.
     Ethernet,
     Unknown,
 }
@@ -108,7 +108,7 @@ impl NetworkHeader {
         }
     }
 
-    /// Whether enough is known for such a load.
+    /// Whether a load from this source is possible.
     fn lets(self, source: Source) -> bool {
         match source {
             Source::Extension(Extension::Protocol) => self == Self::Ethernet,

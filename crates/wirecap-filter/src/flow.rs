@@ -6,7 +6,7 @@ use crate::insn::{Base, Extension, Op, Operand, Position, Register, Source, Verd
 /// The reachable instructions of a program, and the known values on all paths to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Flow {
-    /// For each instruction; `None` if no way leads there.
+    /// For each instruction; `None` if no path leads to it.
     known: Vec<Option<Known>>,
 }
 
@@ -23,7 +23,7 @@ impl Flow {
     pub(crate) fn of(program: &ClassicProgram) -> Self {
         let ops = program.ops();
         if program.has_loop() {
-            // Every instruction counts as reached, and nothing as known: loops are rare.
+            // Treat every instruction as reachable and no value as known: loops are rare.
             return Self { known: vec![Some(Known::default()); ops.len()] };
         }
         let mut flow = Self { known: vec![None; ops.len()] };
@@ -35,7 +35,7 @@ impl Flow {
                 Op::Jump(target) => flow.reach(target, after),
                 Op::Branch { if_true, if_false, .. } => {
                     for target in [if_true, if_false] {
-                        // A branch to a rejection goes to the common one.
+                        // A branch to a rejection uses the common reject label.
                         if !is_rejection(ops[target as usize]) {
                             flow.reach(target, after);
                         }
@@ -53,22 +53,22 @@ impl Flow {
         *known = Some(known.map_or(by_this_way, |by_others| by_others.in_common(by_this_way)));
     }
 
-    /// Whether a way leads to this instruction.
+    /// Whether a path leads to this instruction.
     pub(crate) fn reaches(&self, index: usize) -> bool {
         self.known[index].is_some()
     }
 
-    /// The last instruction that a way leads to.
+    /// The last reachable instruction.
     pub(crate) fn last(&self) -> usize {
         self.known.iter().rposition(Option::is_some).expect("the first is always reached")
     }
 
-    /// How many bytes the packet has for sure at this instruction.
+    /// The minimum number of bytes that the packet has at this instruction.
     pub(crate) fn sure_bytes(&self, index: usize) -> u32 {
         self.known[index].map_or(0, |known| known.bytes)
     }
 
-    /// Whether the register may be read before anything is put into it.
+    /// Whether the register may be read before the program writes it.
     pub(crate) fn needs_start(&self, program: &ClassicProgram, register: Register) -> bool {
         program.ops().iter().zip(&self.known).any(|(&op, known)| {
             known.is_some_and(|known| match register {
@@ -97,17 +97,17 @@ impl Known {
     }
 }
 
-/// Whether all that the instruction does is to reject the packet.
+/// Whether the instruction unconditionally rejects the packet.
 pub(crate) fn is_rejection(op: Op) -> bool {
     op == Op::Return(Verdict::Constant(0))
 }
 
-/// Whether the instruction ends the program with a packet that may match.
+/// Whether the instruction ends the program and may accept the packet.
 pub(crate) fn may_match(op: Op) -> bool {
     matches!(op, Op::Return(_)) && !is_rejection(op)
 }
 
-/// How many bytes a packet has for which the instruction does not end the program.
+/// The minimum length of a packet for which the instruction does not end the program.
 fn seen_by(op: Op) -> u32 {
     let end = |place: Position, bytes: u32| match place.base {
         Base::Packet => place.offset.saturating_add(bytes),

@@ -1,33 +1,33 @@
-//! Classic BPF: the instruction as the kernel and libpcap exchange it, and as the rest of the filter reads it.
+//! Classic BPF instructions: the format that the kernel and libpcap exchange, and the decoded form.
 
 use std::fmt;
 
-/// A classic BPF instruction, laid out as `struct bpf_insn` and `struct sock_filter` are.
+/// A classic BPF instruction, with the layout of `struct bpf_insn` and `struct sock_filter`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(C)]
 pub struct ClassicInsn {
-    /// What to do: class in the low three bits.
+    /// The operation, with its class in the low three bits.
     pub code: u16,
-    /// Of a conditional jump: instructions to skip if the condition holds.
+    /// For a conditional jump: instructions to skip if the condition is true.
     pub jt: u8,
-    /// Of a conditional jump: instructions to skip if it does not.
+    /// For a conditional jump: instructions to skip if it is false.
     pub jf: u8,
-    /// The constant, the packet offset, or the slot of scratch memory.
+    /// The constant, packet offset or slot of scratch memory.
     pub k: u32,
 }
 const _: () = assert!(size_of::<ClassicInsn>() == 8 && align_of::<ClassicInsn>() == 4);
 
-/// How many slots of scratch memory a program has.
+/// Number of slots of scratch memory.
 pub(crate) const SLOTS: u32 = 16;
 
-/// Loads from here on concern the network header (`SKF_NET_OFF`).
+/// Loads from this offset on are relative to the network header (`SKF_NET_OFF`).
 const NETWORK_OFFSET: u32 = (-0x10_0000_i32).cast_unsigned();
-/// Loads from here on concern the link-layer header (`SKF_LL_OFF`).
+/// Loads from this offset on are relative to the link-layer header (`SKF_LL_OFF`).
 const LINK_OFFSET: u32 = (-0x20_0000_i32).cast_unsigned();
-/// Loads from here on are Linux' extensions (`SKF_AD_OFF`).
+/// Loads from this offset on are Linux extensions (`SKF_AD_OFF`).
 const EXTENSION_OFFSET: u32 = (-0x1000_i32).cast_unsigned();
 
-/// An instruction, taken apart. Jumps name the instruction that they go to.
+/// A decoded instruction. Jumps contain the index of their target.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Op {
     Load(Register, Source),
@@ -35,9 +35,9 @@ pub(crate) enum Op {
     /// Arithmetic on the accumulator.
     Alu(Operation, Operand),
     Negate,
-    /// The index register becomes the accumulator.
+    /// The accumulator is copied to the index register.
     Tax,
-    /// The accumulator becomes the index register.
+    /// The index register is copied to the accumulator.
     Txa,
     Jump(u32),
     Branch {
@@ -65,7 +65,7 @@ pub(crate) enum Source {
     Slot(u32),
     /// The packet's length on the wire.
     WireLen,
-    /// Bytes of the packet, in network order.
+    /// Bytes of the packet, in network byte order.
     Absolute(Width, Position),
     /// Bytes of the packet at this position plus the index register.
     Indirect(Width, Position),
@@ -74,23 +74,23 @@ pub(crate) enum Source {
     Extension(Extension),
 }
 
-/// An offset in the packet, and where it counts from.
+/// An offset in the packet, and its base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Position {
     pub(crate) base: Base,
     pub(crate) offset: u32,
 }
 
-/// Where an offset counts from.
+/// The base of an offset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Base {
     /// The packet's first byte.
     Packet,
-    /// Its network header's.
+    /// The first byte of the network header.
     Network,
 }
 
-/// How much of the packet a load takes.
+/// The width of a load from the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Width {
     Byte,
@@ -98,7 +98,7 @@ pub(crate) enum Width {
     Word,
 }
 
-/// Arithmetic of the accumulator.
+/// Arithmetic operations on the accumulator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Operation {
     Add,
@@ -120,7 +120,7 @@ pub(crate) enum Operand {
     X,
 }
 
-/// How a branch compares the accumulator, unsigned.
+/// Unsigned comparisons of the accumulator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
     Equal,
@@ -129,48 +129,50 @@ pub(crate) enum Condition {
     AnySet,
 }
 
-/// How many bytes of the packet to keep.
+/// The number of bytes of the packet to keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     Constant(u32),
     A,
 }
 
-/// Data about a packet besides its bytes that Linux lets a program read, by its offset from `SKF_AD_OFF`.
+/// Data about a packet, besides its bytes, that Linux lets a program read; the value is the offset from
+/// `SKF_AD_OFF`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u32)]
 pub enum Extension {
-    /// The type of the packet's payload, as the link layer says.
+    /// The protocol of the packet's payload, from the link layer.
     Protocol = 0,
-    /// For whom the packet is: a [`PacketType`](crate::PacketType).
+    /// The packet's destination: a [`PacketType`](crate::PacketType).
     PacketType = 4,
     /// The index of the interface.
     InterfaceIndex = 8,
-    /// The offset of the netlink attribute in the index register, searched from the accumulator on.
+    /// The offset of the netlink attribute with the type in the index register, searched from the accumulator
+    /// on.
     NetlinkAttribute = 12,
-    /// The same, inside of the attribute at the accumulator.
+    /// The same, nested in the attribute at the accumulator.
     NetlinkNested = 16,
-    /// The packet's mark, set by the host's packet filter.
+    /// The packet's mark, set by the host's firewall.
     Mark = 20,
-    /// The receive queue plus one; zero if it is not known.
+    /// The receive queue plus one; zero if unknown.
     Queue = 24,
-    /// The kind of the interface, such as `ARPHRD_ETHER`.
+    /// The interface's hardware type, for instance `ARPHRD_ETHER`.
     HardwareType = 28,
-    /// The hash by which the host spreads packets over its CPUs.
+    /// The hash by which the host distributes packets over CPUs.
     ReceiveHash = 32,
     /// The CPU that runs the program.
     Cpu = 36,
-    /// No question: the accumulator, exclusive or the index register.
+    /// An operation rather than packet data: accumulator XOR index register.
     XorX = 40,
-    /// The VLAN tag that was taken off the packet: priority and VLAN.
+    /// The VLAN tag that was removed from the packet: priority and VLAN ID.
     VlanTag = 44,
-    /// Whether a VLAN tag was taken off the packet.
+    /// Whether a VLAN tag was removed from the packet.
     VlanPresent = 48,
-    /// Where the transport protocol's payload begins.
+    /// Offset of the transport protocol's payload.
     PayloadOffset = 52,
     /// A random number.
     Random = 56,
-    /// The protocol identifier of the VLAN tag that was taken off the packet.
+    /// The protocol identifier of the VLAN tag that was removed from the packet.
     VlanProtocol = 60,
 }
 
@@ -194,7 +196,7 @@ impl Extension {
         Self::VlanProtocol,
     ];
 
-    /// The extension that a load from this offset means.
+    /// The extension at this offset of a load.
     fn at(k: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|extension| EXTENSION_OFFSET + *extension as u32 == k)
     }
@@ -242,7 +244,7 @@ impl Width {
         }
     }
 
-    /// The bytes at `offset`, in network order; none if they are not all there.
+    /// The bytes at `offset`, in network byte order; `None` if the packet ends before them.
     pub(crate) fn read(self, packet: &[u8], offset: u32) -> Option<u32> {
         let bytes = packet.get(offset as usize..)?;
         match self {
@@ -264,7 +266,7 @@ impl Condition {
     }
 }
 
-/// The fields of a code, `linux/bpf_common.h`.
+/// Fields of an instruction code, from `linux/bpf_common.h`.
 mod code {
     pub(super) const MAX: u16 = 0xff;
     pub(super) const CLASS: u16 = 0x07;
@@ -299,8 +301,9 @@ mod code {
 }
 
 impl ClassicInsn {
-    /// An instruction of libpcap's, which lets expressions like `ether[-1]` through: its interpreter looks for such a byte
-    /// 4 GiB behind the packet's first, and rejects the packet. Here and in the kernel there is no such instruction.
+    /// Converts an instruction of libpcap. libpcap accepts expressions like `ether[-1]`: its interpreter
+    /// looks for this byte 4 GiB after the packet's first one and rejects the packet. Here and in the kernel,
+    /// no such instruction exists.
     pub(crate) fn as_libpcap_runs_it(self) -> Self {
         let is_absolute_load = matches!(self.code & code::CLASS, code::LD | code::LDX)
             && matches!(self.code & code::MODE, code::ABS | code::MSH);
@@ -310,8 +313,8 @@ impl ClassicInsn {
         self
     }
 
-    /// The decoded instruction at `index` of a program; `None` if it is invalid. Its slots, operands and targets are
-    /// not checked.
+    /// The decoded instruction at `index` of a program; `None` if it is invalid. Slots, operands and targets
+    /// are not checked.
     pub(crate) fn decode(self, index: u32) -> Option<Op> {
         let Self { code, k, .. } = self;
         let next = index + 1;
@@ -321,7 +324,7 @@ impl ClassicInsn {
             code::TXA => Op::Txa,
             code::RET_K => Op::Return(Verdict::Constant(k)),
             code::RET_A => Op::Return(Verdict::A),
-            // Wraps: libpcap jumps backwards so, in the loops of `protochain`.
+            // Wraps: libpcap encodes backward jumps this way, in the loops of `protochain`.
             code::JA => Op::Jump(next.wrapping_add(k)),
             _ => match code & code::CLASS {
                 code::LD => Op::Load(Register::A, self.source()?),
@@ -341,7 +344,7 @@ impl ClassicInsn {
         .filter(|_| code <= code::MAX)
     }
 
-    /// Whether it loads what only Linux knows by this offset.
+    /// Whether the instruction loads an extension of Linux by its offset.
     pub(crate) fn is_for_linux(self) -> bool {
         let is_load = [code::LD, code::LDX].contains(&(self.code & code::CLASS));
         let is_of_packet = [code::ABS, code::IND, code::MSH].contains(&(self.code & code::MODE));
@@ -363,7 +366,7 @@ impl ClassicInsn {
         }
     }
 
-    /// How much a load takes.
+    /// The width of a load.
     pub(crate) fn width(self) -> Option<Width> {
         match self.code & code::SIZE {
             code::W => Some(Width::Word),

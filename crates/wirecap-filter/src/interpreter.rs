@@ -1,4 +1,4 @@
-//! The interpreter: what every other way to run a filter is measured against.
+//! The interpreter, the reference for all other forms of a filter.
 
 use crate::context::{Context, Unsupported};
 use crate::ethernet;
@@ -8,11 +8,11 @@ use crate::insn::{
 };
 use crate::netlink;
 
-/// Jumps backwards before a program counts as endless. A loop over the headers of a packet, as
-/// `protochain` has one, takes as many as the packet has headers.
+/// Backward jumps after which a program is considered endless. A loop over the headers of a packet, as in
+/// `protochain`, takes one per header.
 pub(crate) const BACKWARD_JUMPS_MAX: u32 = 1 << 16;
 
-/// Runs a filter step by step.
+/// Runs a filter instruction by instruction.
 #[derive(Clone, Debug)]
 pub struct Interpreter {
     ops: Vec<Op>,
@@ -24,22 +24,22 @@ impl Interpreter {
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter asks for what user space does not know of a packet.
+    /// [`Unsupported`] if the filter reads packet data that user space does not have.
     pub fn new(filter: &Filter) -> Result<Self, Unsupported> {
         filter.check_sources(user_space_refuses)?;
         let network = NetworkHeader::of(filter.link_type());
         Ok(Self { ops: filter.program.ops().to_vec(), network })
     }
 
-    /// How many bytes of the packet to keep; 0 rejects it. A program that reads beyond the end of `packet`, divides by
-    /// zero, or does not terminate rejects it.
+    /// Returns the number of bytes of the packet to keep; 0 rejects it. A program that reads beyond the end
+    /// of `packet`, divides by zero, or does not terminate rejects the packet.
     pub fn matches(&self, packet: &[u8], wire_len: u32, context: &Context) -> u32 {
         let machine = Machine { interpreter: self, packet, wire_len, context, a: 0, x: 0, slots: [0; _] };
         machine.run().unwrap_or(0)
     }
 }
 
-/// Why user space cannot answer for the extension, if it cannot.
+/// Why the extension is unsupported in user space; `None` if it is supported.
 pub(crate) fn user_space_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::Mark => Some("only the host's network stack has marks"),
@@ -64,7 +64,7 @@ struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// The verdict; none if a step has no result, which rejects the packet.
+    /// Returns the verdict; `None` if an instruction has no result, which rejects the packet.
     fn run(mut self) -> Option<u32> {
         let mut at = 0_u32;
         let mut backward_jumps = 0;
@@ -142,7 +142,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The place as an offset from the packet's first byte.
+    /// Converts the position to an offset from the packet's first byte.
     fn offset(&self, place: Position) -> Option<u32> {
         match place.base {
             Base::Packet => Some(place.offset),
@@ -186,7 +186,7 @@ pub(crate) fn compute(operation: Operation, a: u32, operand: u32) -> Option<u32>
         Operation::And => a & operand,
         Operation::Or => a | operand,
         Operation::Xor => a ^ operand,
-        // As libpcap; the kernel looks at the low five bits of X only.
+        // As in libpcap; the kernel uses only the low five bits of X.
         Operation::ShiftLeft => a.checked_shl(operand).unwrap_or(0),
         Operation::ShiftRight => a.checked_shr(operand).unwrap_or(0),
     })

@@ -1,21 +1,21 @@
-//! Packet filters in the language of tcpdump, compiled for every place where a packet can be filtered, and an
-//! assembler and loader for eBPF.
+//! Packet filters in the language of tcpdump, in all forms that capture needs, and an assembler and loader
+//! for eBPF.
 //!
-//! A [`Filter`] is a sound classic BPF program for packets of one [`LinkType`]. The system's libpcap, opened at run time,
-//! compiles expressions, so that the language and its meaning are libpcap's; a program that `tcpdump -ddd` printed needs
-//! no libpcap. A filter runs in one of four forms:
+//! A [`Filter`] is a valid classic BPF program for packets of one [`LinkType`]. The system's libpcap, opened
+//! at run time, compiles expressions, so the language and its semantics are libpcap's; the output of
+//! `tcpdump -ddd` can be used without libpcap. A filter runs in one of four forms:
 //!
 //! | form | where it runs |
 //! |---|---|
-//! | [`Interpreter`] | in this process: the plain reference that the other forms are tested against |
-//! | [`CompiledFilter`] | in this process, as machine code on x86-64, else interpreted |
-//! | [`Filter::emit_xdp`] | in the kernel, as a part of an XDP program that [`bpf`] assembles and loads |
+//! | [`Interpreter`] | in this process: the reference that the other forms are tested against |
+//! | [`CompiledFilter`] | in this process, as machine code on x86-64, otherwise interpreted |
+//! | [`Filter::emit_xdp`] | in the kernel, as part of an XDP program that [`bpf`] assembles and loads |
 //! | [`Filter::for_socket`] | in the kernel, as the filter of a packet socket |
 //!
 //! ```
 //! use wirecap_filter::{CompiledFilter, Context, Filter, LinkType};
 //!
-//! // What `tcpdump -ddd arp` prints; `Filter::compile("arp", ..)` makes the same with libpcap.
+//! // The output of `tcpdump -ddd arp`; `Filter::compile("arp", ..)` returns the same, with libpcap.
 //! let filter = Filter::parse("4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n", LinkType::ETHERNET)?;
 //! let compiled = CompiledFilter::new(&filter)?;
 //! let mut frame = [0; 60];
@@ -25,8 +25,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The crate needs no privilege but for what [`bpf`] asks of the kernel. It is the part of the capture engine `wirecap`
-//! that filters; the engine has it as `wirecap::filter` and `wirecap::bpf`.
+//! Only [`bpf`] needs privileges. The crate is the filter support of the capture engine `wirecap`, which
+//! exports it as `wirecap::filter` and `wirecap::bpf`.
 
 mod bounds;
 pub mod bpf;

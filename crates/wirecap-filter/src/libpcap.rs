@@ -1,4 +1,4 @@
-//! Filter expressions, compiled by the system's libpcap: the language is libpcap's, in every detail.
+//! Compiles filter expressions with the system's libpcap, so that the language is exactly libpcap's.
 
 use std::env;
 use std::ffi::{CString, OsString, c_int};
@@ -14,38 +14,38 @@ use crate::filter::Filter;
 use crate::insn::ClassicInsn;
 use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
 
-/// The environment variable with the path of libpcap.
+/// The environment variable that contains the path of libpcap.
 const PATH_VARIABLE: &str = "WIRECAP_LIBPCAP";
-/// The name in Debian, the name in other distributions, and the one that comes with the headers.
+/// The name in Debian, the name in other distributions, and the name in development packages.
 const NAMES: [&str; 3] = ["libpcap.so.0.8", "libpcap.so.1", "libpcap.so"];
-/// The longest packets that libpcap captures; it returns this from filters that keep whole packets.
+/// libpcap's maximum packet length, which filters that keep whole packets return.
 const SNAP_LEN_MAX: u32 = 262_144;
 
-/// Where a drop-in says that the real libpcap is.
+/// The path of the real libpcap, set by a drop-in.
 static REAL: OnceLock<PathBuf> = OnceLock::new();
 
 /// The system's libpcap.
 #[derive(Debug)]
 pub struct Libpcap {
     functions: sys::Libpcap,
-    /// Versions before 1.8 compile for one thread at a time only.
+    /// Versions before 1.8 are not thread-safe.
     compiling: Mutex<()>,
 }
 
 impl Libpcap {
-    /// Sets the path of libpcap, for a library that has libpcap's own names and would find itself. Has no effect once
-    /// libpcap is loaded or a path was set.
+    /// Sets the path of libpcap, for a library that is itself named libpcap and would otherwise find itself.
+    /// Has no effect after libpcap was loaded or a path was set.
     pub fn is_at(path: PathBuf) {
         REAL.get_or_init(|| path);
     }
 
-    /// The libpcap of this process, loaded at the first call and for good: from where [`is_at`](Self::is_at)
-    /// or the variable `WIRECAP_LIBPCAP` says, else from where the dynamic linker finds it. A process with
-    /// more rights than its user ignores the variable.
+    /// The libpcap of this process, loaded by the first call and never unloaded: from the path set by
+    /// [`is_at`](Self::is_at) or the variable `WIRECAP_LIBPCAP`, otherwise from the dynamic linker's search
+    /// path. A process with more privileges than its user ignores the variable.
     ///
     /// # Errors
     ///
-    /// [`LibpcapError`] if there is none.
+    /// [`LibpcapError`] if libpcap could not be loaded.
     pub fn get() -> Result<&'static Self, LibpcapError> {
         static LIBPCAP: OnceLock<Result<Libpcap, LibpcapError>> = OnceLock::new();
         LIBPCAP.get_or_init(Self::load).as_ref().map_err(LibpcapError::clone)
@@ -85,15 +85,15 @@ impl Libpcap {
     ) -> Result<Vec<ClassicInsn>, Refusal> {
         let expression = CString::new(expression)
             .map_err(|_| Refusal::Message("a filter expression has no zero byte".to_owned()))?;
-        // As pcap_activate has it: "no limit" must not become "keep nothing".
+        // As in pcap_activate: 0 means no limit, not "keep nothing".
         let snap_len = if snap_len == 0 { SNAP_LEN_MAX } else { snap_len.min(SNAP_LEN_MAX) };
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         let insns = self.functions.compile(&expression, dlt(link_type), snap_len.cast_signed(), netmask)?;
         Ok(insns.into_iter().map(ClassicInsn::from).map(ClassicInsn::as_libpcap_runs_it).collect())
     }
 
-    /// Prepares `filter` for libpcap's own interpreter, the standard that all others are held against. It does
-    /// not know what Linux added to the language: there is none for a filter that asks for such.
+    /// Prepares `filter` for libpcap's own interpreter, the reference for all tests. Returns `None` for
+    /// filters with Linux extensions, which libpcap's interpreter does not support.
     pub fn prepare(&self, filter: &Filter) -> Option<LibpcapFilter> {
         if filter.asks_linux() {
             return None;
@@ -104,10 +104,11 @@ impl Libpcap {
 }
 
 impl Filter {
-    /// Compiles an expression in the language of pcap-filter(7) for packets of a link type. `snap_len` bytes of a
-    /// matching packet are kept; 0: libpcap's maximum, 262,144.
+    /// Compiles an expression in the language of pcap-filter(7) for packets of a link type. Matching packets
+    /// are kept up to `snap_len` bytes; 0 for libpcap's maximum, 262,144.
     ///
-    /// An empty expression matches every packet. Host names in it are resolved, which may take some time.
+    /// An empty expression matches every packet. Host names in the expression are resolved, which may take
+    /// some time.
     ///
     /// # Errors
     ///
@@ -116,13 +117,13 @@ impl Filter {
         Self::compile_in(expression, link_type, snap_len, Ipv4Addr::UNSPECIFIED)
     }
 
-    /// As [`compile`](Self::compile), for an interface whose IPv4 network has this mask, by which `ip broadcast` knows
-    /// the network's broadcast addresses. Without one (0.0.0.0) these are 0.0.0.0 and 255.255.255.255, as with
-    /// tcpdump on a savefile or an interface without an address.
+    /// Like [`compile`](Self::compile), for an interface whose IPv4 network has this mask; `ip broadcast`
+    /// matches the network's broadcast addresses. Without a mask (0.0.0.0) these are 0.0.0.0 and
+    /// 255.255.255.255, as with tcpdump on a savefile or on an interface without an address.
     ///
     /// # Errors
     ///
-    /// As [`compile`](Self::compile).
+    /// As for [`compile`](Self::compile).
     pub fn compile_in(
         expression: &str,
         link_type: LinkType,
@@ -130,7 +131,7 @@ impl Filter {
         netmask: Ipv4Addr,
     ) -> Result<Self, FilterError> {
         let libpcap = Libpcap::get().map_err(FilterError::Libpcap)?;
-        // libpcap has it in network order.
+        // libpcap expects network byte order.
         let netmask = u32::from_ne_bytes(netmask.octets());
         let insns = libpcap.compile(expression, link_type, snap_len, netmask)?;
         let program = ClassicProgram::new(insns)?;
@@ -144,25 +145,25 @@ fn candidates() -> Vec<OsString> {
     told.map_or_else(|| NAMES.map(OsString::from).to_vec(), |path| vec![path])
 }
 
-/// The number by which libpcap goes in its programming interface: for some old link types that is not the one
-/// in files, because every BSD had its own.
+/// libpcap's DLT number of a link type. For some old link types it differs from the number in files, because
+/// each BSD had its own.
 fn dlt(link_type: LinkType) -> c_int {
     match link_type.0 {
-        100 => 11, // RFC 1483 ATM
-        101 => 12, // raw IP
-        102 => 15, // SLIP of BSD/OS
-        103 => 16, // PPP of BSD/OS
-        106 => 19, // Linux' classical IP over ATM
+        100 => 11, // RFC 1483 ATM.
+        101 => 12, // Raw IP.
+        102 => 15, // SLIP of BSD/OS.
+        103 => 16, // PPP of BSD/OS.
+        106 => 19, // Classical IP over ATM of Linux.
         same => c_int::from(same),
     }
 }
 
-/// A filter in libpcap's interpreter.
+/// A filter for libpcap's interpreter.
 #[derive(Clone, Debug)]
 pub struct LibpcapFilter(Runnable);
 
 impl LibpcapFilter {
-    /// How many bytes of the packet to keep; 0: none of it.
+    /// Returns the number of bytes of the packet to keep; 0 rejects it.
     pub fn matches(&self, packet: &[u8], wire_len: u32) -> u32 {
         self.0.run(packet, wire_len)
     }

@@ -1,6 +1,6 @@
-//! Attributes of netlink messages, as captured from an `nlmon` device: the search of the kernel.
+//! Attributes of netlink messages, as captured from an `nlmon` device; the search is the kernel's.
 
-/// Length and type, in the machine's order.
+/// Length and type, in host byte order.
 const HEADER_BYTES: usize = 4;
 /// The bits of the type that are not flags.
 const TYPE_MASK: u16 = 0x3fff;
@@ -10,7 +10,7 @@ pub(crate) fn find(packet: &[u8], start: u32, kind: u32) -> u32 {
     find_from(packet, start as usize, kind).unwrap_or(0)
 }
 
-/// As [`find`], among the attributes inside of the one at `start`.
+/// Like [`find`], among the attributes nested in the one at `start`.
 pub(crate) fn find_nested(packet: &[u8], start: u32, kind: u32) -> u32 {
     let nest = packet.get(start as usize..).and_then(header);
     let end = nest.map_or(0, |(bytes, _)| start as usize + bytes);

@@ -1,8 +1,9 @@
-//! The only place that requests privileged operations from the kernel.
+//! The only module that requests privileged operations from the kernel.
 //!
-//! Each [`Request`] is plain data and descriptors, and its [`Answer`] is a descriptor, a number or nothing. So another
-//! process can answer instead of the kernel: one that has kept its privileges, while this one, which reads packets, has
-//! none. The later use of the descriptors (binding, mapping, filtering, reading) needs no privilege.
+//! Each [`Request`] is plain data and descriptors, and its [`Answer`] is a descriptor, a number or nothing.
+//! So another process that has kept its privileges can execute them, while this process, which parses
+//! packets, has none. The later use of the descriptors (binding, mapping, filtering, reading) needs no
+//! privilege.
 
 use std::fmt;
 use std::io;
@@ -14,16 +15,17 @@ use rustix::thread::{CapabilitySet, capabilities};
 use crate::sys::privileged;
 pub use crate::sys::privileged::{Answer, MapRequest, ObjectKind, ProgramRequest, Request, Umem};
 
-/// Who asks the kernel.
+/// Executes privileged requests.
 pub trait Opener: Send + Sync + fmt::Debug {
     /// Executes a request.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// The kernel's error.
     fn open(&self, request: Request<'_>) -> io::Result<Answer>;
 
-    /// Whether requests are executed with this privilege: by default those of the calling thread.
+    /// Whether requests are executed with this privilege. The default implementation checks the calling
+    /// thread.
     fn has(&self, privilege: Privilege) -> bool {
         let needed = match privilege {
             Privilege::PacketSockets => CapabilitySet::NET_RAW,
@@ -38,11 +40,11 @@ pub trait Opener: Send + Sync + fmt::Debug {
 pub enum Privilege {
     /// Packet sockets: CAP_NET_RAW.
     PacketSockets,
-    /// Memory that stays in place, beyond the limit (`RLIMIT_MEMLOCK`): CAP_IPC_LOCK.
+    /// Locked memory beyond the limit (`RLIMIT_MEMLOCK`): CAP_IPC_LOCK.
     LockedMemory,
 }
 
-/// Asks in the calling thread, with its privileges.
+/// Executes requests in the calling thread, with its privileges.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Direct;
 
@@ -54,7 +56,7 @@ impl Opener for Direct {
 
 static OPENER: OnceLock<Box<dyn Opener>> = OnceLock::new();
 
-/// Sends all later requests of the process to `opener`. Works once, before anything was opened.
+/// Sends all later requests of the process to `opener`. Works once, before the first request.
 ///
 /// # Errors
 ///
@@ -63,11 +65,11 @@ pub fn set_opener(opener: Box<dyn Opener>) -> Result<(), Box<dyn Opener>> {
     OPENER.set(opener)
 }
 
-/// Asks for something that needs a privilege.
+/// Executes a privileged request.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 pub fn open(request: Request<'_>) -> io::Result<Answer> {
     opener().open(request)
 }
@@ -81,26 +83,26 @@ fn opener() -> &'static dyn Opener {
     &**OPENER.get_or_init(|| Box::new(Direct))
 }
 
-/// Opens a raw socket of `family` for no protocol.
+/// Opens a raw socket of `family` without a protocol.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// The kernel's error.
 pub fn raw_socket(family: i32) -> io::Result<OwnedFd> {
     open(Request::Socket { family })?.descriptor()
 }
 
-/// Loads a program. The verifier writes its log into the request's unless that is empty.
+/// Loads a program. The verifier writes its log to the request's buffer unless that is empty.
 pub(crate) fn program(request: ProgramRequest<'_>) -> io::Result<OwnedFd> {
     open(Request::Program(request))?.descriptor()
 }
 
-/// Opens the object of this kind that has this number.
+/// Opens the object of this kind with this ID.
 pub(crate) fn by_id(kind: ObjectKind, id: u32) -> io::Result<OwnedFd> {
     open(Request::ById { kind, id })?.descriptor()
 }
 
-/// The number that follows `id`, or none after the last.
+/// The ID after `id`, or `None` after the last.
 pub(crate) fn next_id(kind: ObjectKind, id: u32) -> io::Result<Option<u32>> {
     open(Request::NextId { kind, id })?.id()
 }

@@ -1,4 +1,4 @@
-//! A filter that is requested before the link type of the packets is known.
+//! A filter for packets whose link type is not yet known.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -10,51 +10,51 @@ use crate::error::FilterError;
 use crate::filter::Filter;
 use crate::insn::ClassicInsn;
 
-/// A filter before the link type is known. Each interface compiles it for its own.
+/// A filter for packets whose link type is not yet known. Each interface compiles it for its link type.
 ///
 /// ```
 /// use wirecap_filter::FilterRequest;
 ///
 /// let request = FilterRequest::from("udp and net 131.225.2.0/24");
 /// assert_eq!(request.to_string(), "udp and net 131.225.2.0/24");
-/// // What `tcpdump -ddd arp` prints.
+/// // The output of `tcpdump -ddd arp`.
 /// let request = FilterRequest::program("4\n40 0 0 12\n21 0 1 2054\n6 0 0 262144\n6 0 0 0\n")?;
 /// assert_eq!(request.to_string(), "a BPF program of 4 instructions");
 /// # Ok::<(), wirecap_filter::ProgramError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FilterRequest {
-    /// An expression in pcap-filter(7)'s language. An empty one matches every packet.
+    /// An expression in the language of pcap-filter(7). An empty expression matches every packet.
     Expression(String),
-    /// A classic BPF program for any link type. Its result decides whether a packet matches, not how much of it is
-    /// kept.
+    /// A classic BPF program for any link type. Its result decides whether a packet matches; the number of
+    /// bytes to keep is ignored.
     Program(Vec<ClassicInsn>),
 }
 
 impl FilterRequest {
-    /// Reads a program as `tcpdump -ddd` prints it.
+    /// Parses a program in the format of `tcpdump -ddd`.
     ///
     /// # Errors
     ///
-    /// [`ProgramError`] if the text is not of that form or the program is not sound.
+    /// [`ProgramError`] if the text has another format or the program is invalid.
     pub fn program(text: &str) -> Result<Self, ProgramError> {
         ClassicProgram::parse(text).map(|program| Self::Program(program.insns().to_vec()))
     }
 
-    /// The filter for packets of a link type.
+    /// Compiles the filter for packets of this link type.
     ///
     /// # Errors
     ///
-    /// As [`Filter::compile`] and [`Filter::from_program`].
+    /// As for [`Filter::compile`] and [`Filter::from_program`].
     pub fn compile(&self, link_type: LinkType) -> Result<Filter, FilterError> {
         self.compile_in(link_type, Ipv4Addr::UNSPECIFIED)
     }
 
-    /// The filter for packets of a link type, on an interface whose IPv4 network has this mask.
+    /// Compiles the filter for packets of this link type, on an interface whose IPv4 network has this mask.
     ///
     /// # Errors
     ///
-    /// As [`Filter::compile_in`] and [`Filter::from_program`].
+    /// As for [`Filter::compile_in`] and [`Filter::from_program`].
     pub fn compile_in(&self, link_type: LinkType, netmask: Ipv4Addr) -> Result<Filter, FilterError> {
         match self {
             Self::Expression(expression) => Filter::compile_in(expression, link_type, 0, netmask),

@@ -1,37 +1,38 @@
-//! Whether a filter may match packets of which only some bits are known: the knowledge of an index about the packets of
-//! a row.
+//! Decides whether a filter may match packets of which only some bits are known, for instance from a row of
+//! an index.
 //!
-//! The program runs on values of which some bits and two bounds are known. If a branch may go both ways, both are
-//! followed, so that no matching packet is excluded; the number of paths is bounded.
+//! The program runs on values with some known bits, a minimum and a maximum. If a branch may go both ways,
+//! both are followed, so that no matching packet is excluded. The number of steps is bounded.
 
 use std::ops::RangeInclusive;
 
 use crate::filter::Filter;
 use crate::insn::{Base, Condition, Op, Operand, Operation, Register, SLOTS, Source, Verdict, Width};
 
-/// What some packets have in common: bits of their first bytes, and bounds of their lengths.
+/// Common properties of packets: known bits of their first bytes, and bounds of their lengths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sketch {
-    /// Of each byte the bits that are known, and these bits.
+    /// For each byte, the mask of known bits and their values.
     bytes: Vec<(u8, u8)>,
     captured_max: u32,
     wire_len: RangeInclusive<u32>,
 }
 
 impl Sketch {
-    /// Packets of which at most `captured_max` bytes are there, and of which nothing else is known but their length on the wire.
+    /// A sketch of packets with at most `captured_max` captured bytes, of which only the range of the length
+    /// on the wire is known.
     pub fn new(captured_max: u32, wire_len: RangeInclusive<u32>) -> Self {
         Self { bytes: Vec::new(), captured_max, wire_len }
     }
 
-    /// All have these bytes at this offset.
+    /// Adds known bytes at this offset.
     pub fn know(&mut self, offset: usize, bytes: &[u8]) {
         for (index, &byte) in bytes.iter().enumerate() {
             self.know_bits(offset + index, 0xff, byte);
         }
     }
 
-    /// All have these bits in the byte at this offset, of those that `mask` has.
+    /// Adds known bits of the byte at this offset: those in `mask`.
     pub fn know_bits(&mut self, offset: usize, mask: u8, bits: u8) {
         if self.bytes.len() <= offset {
             self.bytes.resize(offset + 1, (0, 0));
@@ -41,13 +42,13 @@ impl Sketch {
         *byte = *byte & !mask | bits & mask;
     }
 
-    /// Whether `packet` has all bytes that are known, and they are these.
+    /// Whether `packet` contains all known bytes with the known values.
     pub fn agrees_with(&self, packet: &[u8]) -> bool {
         packet.len() >= self.bytes.len()
             && self.bytes.iter().zip(packet).all(|((mask, bits), byte)| byte & mask == *bits)
     }
 
-    /// The value at `offset`; none if no packet is that long.
+    /// The value at `offset`; `None` if no packet is that long.
     fn load(&self, width: Width, offset: u32) -> Option<Value> {
         let count = byte_count(width);
         if offset.checked_add(count)? > self.captured_max {
@@ -71,25 +72,25 @@ fn byte_count(width: Width) -> u32 {
     }
 }
 
-/// A condition that packets of one alternative of [`Filter::needs`] fulfil.
+/// A condition that all packets of one alternative of [`Filter::needs`] fulfil.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Need {
     /// The offset in the packet.
     pub offset: u32,
-    /// How many bytes are there: 1, 2 or 4.
+    /// The number of bytes at that offset: 1, 2 or 4.
     pub byte_count: u32,
-    /// Their value, as a number in network order.
+    /// Their value in network byte order.
     pub value: u32,
 }
 
-/// Steps of one exploration, in all its paths.
+/// Maximum number of steps of one exploration, over all paths.
 const STEPS_MAX: u32 = 20_000;
 /// The maximum number of alternatives.
 const ALTERNATIVES_MAX: usize = 256;
 
 impl Filter {
-    /// Whether it may match a packet that is as the sketch says. `false` is certain, for a packet that is in a file: of its
-    /// [`Context`](crate::Context) nothing is known.
+    /// Whether the filter may match a packet with the properties of the sketch. `false` is certain for
+    /// packets in a file, whose [`Context`](crate::Context) is unknown.
     pub fn can_match(&self, sketch: &Sketch) -> bool {
         let mut is_match = false;
         let explored = self.explore(sketch, &mut |_| {
@@ -99,8 +100,9 @@ impl Filter {
         is_match || !explored
     }
 
-    /// What packets like the sketch need so that it matches them: of at least one alternative all conditions. None if there are
-    /// too many; an alternative without conditions, if other packets may match.
+    /// What packets with the properties of the sketch need to match: all conditions of at least one
+    /// alternative. Returns `None` if there are too many alternatives or steps, or a backward jump. An
+    /// alternative without conditions means that any of these packets may match.
     pub fn needs(&self, sketch: &Sketch) -> Option<Vec<Vec<Need>>> {
         let mut alternatives = Vec::new();
         let explored = self.explore(sketch, &mut |needs| {
@@ -112,7 +114,8 @@ impl Filter {
         (explored && alternatives.len() <= ALTERNATIVES_MAX).then_some(alternatives)
     }
 
-    /// Gives the conditions of each path to a match, until `matched` has enough; `false` if there are too many steps.
+    /// Calls `matched` with the conditions of each path to a match, until it returns false. Returns `false`
+    /// if there are too many steps or a backward jump.
     fn explore(&self, sketch: &Sketch, matched: &mut dyn FnMut(&Vec<Need>) -> bool) -> bool {
         let start = Path {
             at: 0,
@@ -142,16 +145,16 @@ impl Filter {
     }
 }
 
-/// A partially known value. A condition on it is one on the packet if it is an unchanged field of the packet, at
-/// `origin`.
+/// A partially known value. If it is an unchanged field of the packet, at `origin`, a condition on it is a
+/// condition on the packet.
 #[derive(Clone, Copy, Debug)]
 struct Value {
-    /// The bits that are known, and these bits.
+    /// The mask of known bits, and their values.
     mask: u32,
     bits: u32,
     least: u32,
     most: u32,
-    /// Offset and number of bytes.
+    /// Offset and length in bytes.
     origin: Option<(u32, u32)>,
 }
 
@@ -168,7 +171,7 @@ impl Value {
     }
 
     fn between(least: u32, most: u32) -> Self {
-        // The bits above the highest that differs are the same in all numbers between.
+        // All numbers of the range have the same bits above the highest bit in which its ends differ.
         let mask = match (least ^ most).leading_zeros() {
             32 => u32::MAX,
             same => !(u32::MAX >> same),
@@ -180,7 +183,7 @@ impl Value {
         (self.least == self.most).then_some(self.least)
     }
 
-    /// The numbers that both may be; none if there are none.
+    /// The values that both allow; `None` if there are none.
     fn and_also(self, other: Self) -> Option<Self> {
         let (least, most) = (self.least.max(other.least), self.most.min(other.most));
         let contradicts = (self.bits ^ other.bits) & self.mask & other.mask != 0;
@@ -194,7 +197,7 @@ impl Value {
         Some(Self { mask, bits, least, most, origin: self.origin })
     }
 
-    /// The result of an operation; none if that rejects the packet.
+    /// The result of an operation; `None` if it rejects the packet.
     fn compute(self, operation: Operation, other: Self) -> Option<Self> {
         if let (Some(a), Some(b)) = (self.known(), other.known()) {
             return crate::interpreter::compute(operation, a, b).map(Self::constant);
@@ -229,7 +232,7 @@ impl Value {
         })
     }
 
-    /// Whether the condition holds; none if that depends.
+    /// Whether the condition is true; `None` if it depends on the packet.
     fn compare(self, condition: Condition, other: Self) -> Option<bool> {
         match condition {
             Condition::Equal => match (self.known(), other.known()) {
@@ -246,7 +249,8 @@ impl Value {
         }
     }
 
-    /// The value if the condition holds, or does not; as precise as is simple.
+    /// The value given that the condition is true or false; not as narrow as possible, to keep the code
+    /// simple.
     fn after(self, condition: Condition, other: u32, holds: bool) -> Self {
         let bounds = match (condition, holds) {
             (Condition::Equal, true) => Self::constant(other),
@@ -265,7 +269,7 @@ fn decided(is_true: bool, is_false: bool) -> Option<bool> {
     (is_true || is_false).then_some(is_true)
 }
 
-/// A run of the program as far as it has come.
+/// One path through the program so far.
 #[derive(Clone)]
 struct Path {
     at: u32,
@@ -278,7 +282,7 @@ struct Path {
 
 enum Step {
     On,
-    /// The other way of a branch, not yet followed.
+    /// The other path of a branch, not yet followed.
     Fork(Box<Path>),
     Rejected,
     Matched,
@@ -321,7 +325,7 @@ impl Path {
         Step::On
     }
 
-    /// Goes on where the condition holds; the other way is given back.
+    /// Continues on the path where the condition is true, and returns the other path.
     fn fork(&mut self, condition: Condition, operand: Value, if_true: u32, if_false: u32) -> Step {
         let mut other = Box::new(self.clone());
         (self.at, other.at) = (if_true, if_false);
@@ -349,7 +353,7 @@ impl Path {
         }
     }
 
-    /// None if no packet has the loaded bytes.
+    /// `None` if no packet has these bytes.
     fn load(&self, source: Source, sketch: &Sketch) -> Option<Value> {
         Some(match source {
             Source::Constant(k) => Value::constant(k),
@@ -363,7 +367,7 @@ impl Path {
                 None => {
                     let least = place.offset.checked_add(self.x.least)?;
                     let loaded = sketch.load(width, least)?;
-                    // Of the numbers that are as wide any.
+                    // Any number of this width.
                     Value::of_bits(!(u32::MAX >> (32 - 8 * loaded.origin.map_or(4, |(_, count)| count))), 0)
                 }
             },
@@ -398,7 +402,7 @@ mod tests {
         packet
     }
 
-    /// The knowledge of an index about a packet's flow.
+    /// A sketch of what an index knows about the flow of a packet.
     fn sketch(packet: &[u8]) -> Sketch {
         let mut sketch = Sketch::new(packet.len() as u32, 60..=60);
         for known in [12..15, 23..24, 26..38] {
@@ -454,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn needs_are_those_of_each_alternative() {
+    fn each_alternative_has_its_own_needs() {
         let mut sketch = Sketch::new(1514, 60..=1514);
         sketch.know(12, &[8, 0]);
         sketch.know(14, &[0x45]);
@@ -477,7 +481,7 @@ mod tests {
         assert!(filter.can_match(&sketch));
     }
 
-    /// Whatever of a packet is known, a filter that matches it can match its sketch.
+    /// Whatever is known of a packet, a filter that matches the packet can match its sketch.
     #[test]
     fn a_packet_that_matches_is_never_excluded() {
         // Loads, stores, arithmetic and jumps of all kinds.

@@ -1,9 +1,10 @@
-//! Filters as the kernel runs them for packet sockets.
+//! Filters that the kernel runs for packet sockets.
 //!
 //! The kernel's classic BPF differs from libpcap's in three ways. It sees a frame without its outer VLAN tag,
-//! which it has taken off; there is a second program for those frames (`tagged`). It shifts by the low five bits of the index register. And an offset that becomes
-//! negative counts from the network or link-layer header instead of rejecting the packet. Where that could
-//! matter the kernel lets a packet through, and user space decides.
+//! which the kernel has removed; a second program handles such frames (`tagged`). It uses only the low five
+//! bits of the index register for shifts. And an offset that becomes negative is relative to the network or
+//! link-layer header instead of rejecting the packet. Where a difference may matter, the kernel passes the
+//! packet and user space decides.
 
 use crate::bounds::index_stays_below;
 use crate::compiled::CompiledFilter;
@@ -12,11 +13,11 @@ use crate::filter::Filter;
 use crate::insn::{ClassicInsn, Extension, Op, Operand, Operation, Source, Verdict};
 use crate::tagged::without_tag;
 
-/// The most instructions that the kernel takes (`BPF_MAXINSNS`).
+/// The kernel's maximum number of instructions (`BPF_MAXINSNS`).
 const INSNS_MAX: usize = 4096;
-/// Offsets from here on are negative to the kernel.
+/// Larger offsets are negative for the kernel.
 const OFFSET_MAX: u32 = i32::MAX.cast_unsigned();
-/// As many bytes as there can be.
+/// The maximum length of a packet.
 const WHOLE: u32 = 262_144;
 /// The load that shows whether a tag was removed.
 const VLAN_PRESENT: u32 = 0xffff_f000 + Extension::VlanPresent as u32;
@@ -25,13 +26,13 @@ const LOAD_ZERO: ClassicInsn = ClassicInsn { code: 0x00, jt: 0, jf: 0, k: 0 };
 /// A filter for a packet socket, and the part for user space: see [`Filter::for_socket`].
 #[derive(Debug)]
 pub struct SocketForm {
-    /// Returns how much of a packet to keep.
+    /// The program; it returns the number of bytes to keep.
     pub program: Vec<ClassicInsn>,
-    /// Packets that it may pass though they do not match.
+    /// Packets that it may pass although they do not match.
     pub unsure: Unsure,
 }
 
-/// Which of the packets that a socket's filter passes user space must decide on.
+/// Which packets passed by a socket's filter user space must check.
 #[derive(Debug)]
 pub enum Unsure {
     /// None.
@@ -43,16 +44,16 @@ pub enum Unsure {
 }
 
 impl Filter {
-    /// The filter for a packet socket (`SO_ATTACH_FILTER`). `before` is the number of instructions that the caller puts
-    /// in front of it; `keep` is the number of bytes that the socket keeps of a packet that matches.
+    /// The filter for a packet socket (`SO_ATTACH_FILTER`). `before` is the number of instructions that the
+    /// caller inserts before it; `keep` is the number of bytes that the socket keeps of a matching packet.
     ///
-    /// The kernel removes the outer VLAN tag of a packet before a socket's filter runs. The result decides as the filter
-    /// would on the whole packet. A program that loads what only the kernel knows of a packet was written for the
-    /// kernel: it runs as it is.
+    /// The kernel removes the outer VLAN tag of a packet before a socket's filter runs. The returned program
+    /// decides like the filter on the whole packet. A program that loads data available only in the kernel
+    /// was written for the kernel and is used unchanged.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the kernel would decide otherwise than libpcap, or does not take such a program.
+    /// [`Unsupported`] if the kernel would decide differently from libpcap, or does not accept the program.
     pub fn for_socket(&self, keep: u32, before: usize) -> Result<SocketForm, Unsupported> {
         if self.program.has_loop() {
             return Err(Unsupported::Loop);
@@ -86,12 +87,12 @@ impl Filter {
         })
     }
 
-    /// A socket's filter that passes every packet, for user space to decide on: for a filter that
+    /// A socket filter that passes every packet to user space, which decides: for a filter that
     /// [`for_socket`](Self::for_socket) or the kernel refuses.
     ///
     /// # Errors
     ///
-    /// [`Unsupported`] if the filter asks for what user space does not know of a packet.
+    /// [`Unsupported`] if the filter reads packet data that user space does not have.
     pub fn beside_socket(&self) -> Result<SocketForm, Unsupported> {
         if self.is_for_the_kernel() {
             let reason = "only the kernel knows it of a live packet";
@@ -102,7 +103,7 @@ impl Filter {
         Ok(SocketForm { program, unsure: Unsure::Everything(CompiledFilter::new(self)?) })
     }
 
-    /// Whether the program was written for packets as the kernel has them.
+    /// Whether the program was written for packets in the kernel.
     fn is_for_the_kernel(&self) -> bool {
         self.extensions().any(|extension| !is_known_of_whole_packets(extension))
     }
@@ -114,7 +115,7 @@ impl Filter {
         })
     }
 
-    /// What the kernel would do otherwise than libpcap on packets without tag.
+    /// How the kernel would decide differently from libpcap on untagged packets.
     fn difference(&self) -> Option<&'static str> {
         self.program.ops().iter().find_map(|op| match op {
             Op::Alu(Operation::ShiftLeft | Operation::ShiftRight, Operand::X) => {
@@ -125,8 +126,8 @@ impl Filter {
         })
     }
 
-    /// The program, keeping this number of bytes of a matching packet. The instructions before it may have changed the
-    /// accumulator, which must be zero.
+    /// The program, keeping this number of bytes of a matching packet. It first clears the accumulator, which
+    /// preceding instructions may have changed.
     fn beginning_with_zero(&self, keep: u32) -> Vec<ClassicInsn> {
         let insns = self.program().iter().zip(self.program.ops());
         let kept = insns.map(|(&insn, op)| match op {
@@ -136,7 +137,7 @@ impl Filter {
         [LOAD_ZERO].into_iter().chain(kept).collect()
     }
 
-    /// The program for packets that bore a tag, and behind it the one for those that did not.
+    /// The program for packets that had a tag, followed by the one for packets without.
     fn of_both(&self, keep: u32) -> Option<Vec<ClassicInsn>> {
         let tagged = without_tag(&self.program, keep)?;
         let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
@@ -145,7 +146,7 @@ impl Filter {
         Some([&choice[..], &[LOAD_ZERO], &tagged, &self.beginning_with_zero(keep)].concat())
     }
 
-    /// The program for packets that bore no tag; lets those through that did, whole.
+    /// The program for packets without a tag. It passes packets that had one, untruncated.
     fn of_untagged(&self, keep: u32) -> Vec<ClassicInsn> {
         let insn = |code, jt, jf, k| ClassicInsn { code, jt, jf, k };
         let mut program = vec![insn(0x30, 0, 0, VLAN_PRESENT), insn(0x15, 0, 1, 1), insn(0x06, 0, 0, WHOLE)];
@@ -154,7 +155,7 @@ impl Filter {
     }
 }
 
-/// Whether the extension means the same on a packet whose tag is in place.
+/// Whether the extension has the same value for a packet that still contains its tag.
 fn is_known_of_whole_packets(extension: Extension) -> bool {
     use Extension::{InterfaceIndex, PacketType, Protocol, XorX};
     matches!(extension, Protocol | PacketType | InterfaceIndex | XorX)
@@ -165,7 +166,7 @@ mod tests {
     use super::*;
     use wirecap_savefile::LinkType;
 
-    /// Where user space has to look again.
+    /// Which packets user space must check.
     fn unsure(expression: &str) -> &'static str {
         let filter =
             Filter::compile(expression, LinkType::ETHERNET, 0).expect("libpcap is there, and takes it");
@@ -178,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_alone_runs_common_filters() {
+    fn common_filters_run_in_the_kernel_alone() {
         let usual = [
             "udp",
             "ip",

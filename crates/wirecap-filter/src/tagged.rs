@@ -1,20 +1,20 @@
-//! Filters for packets whose outer VLAN tag the kernel has taken off: written so that they decide as the filter would
-//! on the whole packet.
+//! Filters for packets whose outer VLAN tag the kernel has removed. They decide like the filter on the whole
+//! packet.
 
 use crate::classic::ClassicProgram;
 use crate::insn::{Base, ClassicInsn, Extension, Op, Operand, Position, Register, Source, Verdict, Width};
 
-/// Where in a frame the tag was: its protocol, and then its priority and VLAN.
+/// The tag's offset in the frame: its protocol, followed by priority and VLAN ID.
 const TAG_START: u32 = 12;
 const TAG_END: u32 = 16;
 const TAG_BYTES: u32 = TAG_END - TAG_START;
-/// The protocols of the tags that the kernel takes off.
+/// The protocols of the tags that the kernel removes.
 const PROTOCOLS: [u32; 2] = [0x8100, 0x88a8];
-/// The longest way that a conditional jump goes.
+/// The maximum distance of a conditional jump.
 const SKIP_MAX: usize = 255;
 
-/// The program for packets that lost their tag, keeping `keep` bytes of matching ones; none if it would need bytes that
-/// cannot be assembled. It has no loops, and no loads beyond 2^31 bytes.
+/// The program for packets whose tag was removed, keeping `keep` bytes of matching packets; `None` if it
+/// would need bytes that cannot be assembled. The result has no loops, and no loads beyond 2^31 bytes.
 pub(crate) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<ClassicInsn>> {
     let ops = program.ops();
     let reached = reached(program);
@@ -51,10 +51,10 @@ pub(crate) fn without_tag(program: &ClassicProgram, keep: u32) -> Option<Vec<Cla
     Some(pieces.concat())
 }
 
-/// The instructions that a tagged packet can reach, which excludes those for other protocols.
+/// The instructions that a tagged packet can reach; instructions for other protocols are not among them.
 fn reached(program: &ClassicProgram) -> Vec<bool> {
     let ops = program.ops();
-    // For each that is reached, whether the accumulator is known to hold the tag's protocol.
+    // For each reachable instruction, whether the accumulator is known to contain the tag's protocol.
     let mut known: Vec<Option<bool>> = vec![None; ops.len()];
     known[0] = Some(false);
     for (index, &op) in ops.iter().enumerate() {
@@ -105,7 +105,7 @@ fn insn_of(code: u16, k: u32) -> ClassicInsn {
     ClassicInsn { code, jt: 0, jf: 0, k }
 }
 
-/// The replacement of an instruction. Its jumps are still the old ones.
+/// The replacement of an instruction. Its jumps are not adjusted yet.
 fn piece(insn: ClassicInsn, op: Op, keep: u32) -> Option<Vec<ClassicInsn>> {
     let nearer = |place: Position| vec![ClassicInsn { k: place.offset - TAG_BYTES, ..insn }];
     Some(match op {
@@ -126,14 +126,14 @@ fn piece(insn: ClassicInsn, op: Op, keep: u32) -> Option<Vec<ClassicInsn>> {
         Op::Load(_, Source::HeaderLen(place)) if place.base == Base::Packet && place.offset >= TAG_START => {
             return None;
         }
-        // What lies so near may be before or behind the tag.
+        // At such a small offset, the bytes may be before or after the tag.
         Op::Load(_, Source::Indirect(_, place)) if place.base == Base::Packet => return None,
         Op::Return(Verdict::Constant(1..)) => vec![ClassicInsn { k: keep, ..insn }],
         _ => vec![insn],
     })
 }
 
-/// Loads bytes of the tag from where the kernel keeps it.
+/// Loads bytes of the tag from the kernel's packet metadata.
 fn from_tag(width: Width, offset: u32) -> Option<Vec<ClassicInsn>> {
     let extension = match offset {
         12 | 13 => Extension::VlanProtocol,

@@ -1,10 +1,10 @@
-//! The translation of classic BPF to eBPF, for the XDP program and for user space.
+//! Translates classic BPF to eBPF, for XDP programs and for user space.
 //!
-//! The accumulator, the index register and the packet's address are in registers that survive calls. A load beyond the
-//! packet's end jumps to a separate label; it is not checked if an earlier load on every path to it was checked as far.
-//! Both registers and the scratch memory start as zero.
+//! Accumulator, index register and packet address are in registers preserved by calls. A load beyond the
+//! packet's end jumps to a separate label; it is not checked if an earlier load on every path to it has
+//! checked as far. Both registers and the scratch memory start as zero.
 
-// Only where filters become machine code is the translation for user space in use.
+// The translation for user space is used only on platforms with machine code.
 #![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
 
 mod load;
@@ -24,74 +24,74 @@ use crate::interpreter::BACKWARD_JUMPS_MAX;
 const A: Reg = Reg::R7;
 /// The index register.
 const X: Reg = Reg::R8;
-/// What passes between two instructions.
+/// Temporary value within the translation of one instruction.
 const SCRATCH: Reg = Reg::R0;
-/// How many more backward jumps there may be: on the stack, below the scratch memory.
+/// Stack offset of the number of backward jumps left, below the scratch memory.
 const JUMPS_LEFT: i16 = slot_offset(SLOTS) - 8;
-/// The maximum length of a program with which every jump reaches its target.
+/// The maximum length of a program in which every jump can reach its target.
 const INSNS_MAX: usize = 32_000;
 
-/// Where a slot of scratch memory is, from the stack's end.
+/// The offset of a slot of scratch memory from the stack's end.
 const fn slot_offset(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
 }
 
-/// What runs the translation.
+/// Where the translated program runs.
 #[derive(Clone, Copy, Debug)]
 enum Environment {
-    /// The kernel, on a frame that an interface received.
+    /// In the kernel, on a frame that an interface received.
     Xdp {
         /// The interface's Ethernet address.
         address: [u8; 6],
     },
-    /// This process, on packets in its memory.
+    /// In this process, on packets in its memory.
     User,
 }
 
-/// The registers of the packet, and its known properties.
+/// The registers with the packet's properties.
 #[derive(Clone, Copy, Debug)]
 struct Registers {
-    /// Holds the address of the packet's first byte.
+    /// The address of the packet's first byte.
     data: Reg,
-    /// XDP: the address after the packet's last byte; lost in calls, and reloaded after them. User space: the length of
-    /// the packet.
+    /// XDP: the address after the packet's last byte; undefined after calls, and reloaded. User space: the
+    /// length of the packet.
     end: Reg,
-    /// Holds the address of the program's context, or of the [`Surroundings`].
+    /// The address of the program's context, or of the [`Surroundings`].
     context: Reg,
-    /// User space: holds the packet's length on the wire.
+    /// User space: the packet's length on the wire.
     wire_len: Reg,
 }
 
-/// How a load gets at the packet.
+/// How a load accesses the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// It reads between the packet's beginning and end.
+    /// It reads the packet's memory.
     Direct,
-    /// It asks the kernel for a copy: slower, but the kernel finds any byte of any fragment.
+    /// It calls the kernel for a copy: slower, but possible for any byte in any fragment.
     Ask,
 }
 
-/// How loads get at the packet.
+/// How loads access the packet.
 #[derive(Clone, Copy, Debug)]
 struct Access {
     /// Loads with a constant offset.
     constant: Way,
-    /// Those whose offset depends on the packet.
+    /// Loads whose offset depends on the packet.
     computed: Way,
 }
 
 /// Where a translation continues.
 #[derive(Clone, Copy, Debug)]
 struct Exits {
-    /// With a packet that matches, and in `R0` how much of it to keep.
+    /// For a matching packet, with the number of bytes to keep in `R0`.
     accept: Label,
-    /// With one that does not.
+    /// For other packets.
     reject: Label,
     /// Target of a direct load beyond the mapped memory.
     beyond: Label,
 }
 
-/// A filter on its way into an assembler.
+/// A filter being translated into an assembler.
 struct Translation<'a> {
     filter: &'a Filter,
     flow: Flow,
@@ -118,7 +118,7 @@ impl<'a> Translation<'a> {
         Self { filter, flow, asm, environment, access, exits, registers, labels }
     }
 
-    /// Writes the whole filter. Returns whether execution continues after it for matching packets.
+    /// Emits the whole filter. Returns whether execution continues after it for matching packets.
     fn write(mut self) -> bool {
         self.begin();
         let ops = self.filter.program.ops();
@@ -201,7 +201,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Shifts by the index register. All bits are gone from 32 on, where eBPF would look at the low five only.
+    /// Shifts by the index register. From 32 on the result is zero; eBPF would use only the low five bits.
     fn shift(&mut self, alu: Alu) {
         let (near, done) = (self.asm.label(), self.asm.label());
         self.asm.jump_if32(X, Jump::Lt, 32, near).mov32(A, 0).jump(done);
@@ -243,7 +243,7 @@ impl<'a> Translation<'a> {
         }
     }
 
-    /// Where a branch to this instruction goes.
+    /// The label for a branch to this instruction.
     fn label(&self, target: u32) -> Label {
         let target = target as usize;
         if is_rejection(self.filter.program.ops()[target]) { self.exits.reject } else { self.labels[target] }
@@ -266,7 +266,7 @@ fn jump(condition: Condition) -> Jump {
     }
 }
 
-/// Holds where the condition does not, if there is such a jump.
+/// The jump with the opposite condition, if there is one.
 fn opposite(condition: Condition) -> Option<Jump> {
     match condition {
         Condition::Equal => Some(Jump::Ne),

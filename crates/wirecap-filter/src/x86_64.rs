@@ -1,22 +1,22 @@
-//! Machine code for x86-64, from the eBPF instructions of the translation for user space.
+//! Generates x86-64 machine code from the eBPF instructions of the translation for user space.
 //!
-//! Every eBPF register is mapped to a caller-saved register, and the stack to the 128 bytes below the stack pointer
-//! (the red zone of the System V ABI for leaf functions). So nothing must be saved and restored, which for a short
-//! filter takes longer than the filter itself.
+//! Every eBPF register is mapped to a caller-saved register, and the stack to the 128 bytes below the stack
+//! pointer (the red zone of the System V ABI for leaf functions). So no register has to be saved and
+//! restored, which would take longer than a short filter itself.
 
 use crate::bpf::asm::{Alu, Condition, Insn, Reg, Size, class, field};
 
-/// A register of the processor, by the number that instructions know it by.
+/// A register of the processor, by its number in instructions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Register(u8);
 
 const RAX: Register = Register(0);
-/// No eBPF register: the count of shifts, and the divisor.
+/// Not used for an eBPF register; has shift counts and divisors.
 const RCX: Register = Register(1);
 const RDX: Register = Register(2);
 const RSP: Register = Register(4);
 
-/// Kinds of arithmetic as the processor numbers them; the comparison is a subtraction without result.
+/// The processor's numbers of arithmetic operations; a comparison is a subtraction without a result.
 mod kind {
     pub(super) const ADD: u8 = 0;
     pub(super) const OR: u8 = 1;
@@ -24,14 +24,14 @@ mod kind {
     pub(super) const SUB: u8 = 5;
     pub(super) const XOR: u8 = 6;
     pub(super) const COMPARE: u8 = 7;
-    /// Among the shifts.
+    /// The processor's numbers of shifts.
     pub(super) const LEFT: u8 = 4;
     pub(super) const RIGHT: u8 = 5;
 }
 
-/// Compiles a program into a function that takes what the program takes in `R1`, `R2`, `R5` and `R4` as its
-/// first, second, fifth and sixth argument, and returns `R0`. A division destroys `R0`. None if there is an
-/// instruction in the program that the translation for user space has no use for.
+/// Compiles a program into a function with the program's arguments `R1`, `R2`, `R5` and `R4` as its first,
+/// second, fifth and sixth argument, which returns `R0`. A division destroys `R0`. Returns `None` for
+/// instructions that the translation for user space does not use.
 pub(crate) fn compile(program: &[Insn]) -> Option<Vec<u8>> {
     let mut code = Code::default();
     for &insn in program {
@@ -45,9 +45,9 @@ pub(crate) fn compile(program: &[Insn]) -> Option<Vec<u8>> {
 #[derive(Default)]
 struct Code {
     bytes: Vec<u8>,
-    /// Where the code of each instruction so far starts.
+    /// Offset of the code of each instruction so far.
     starts: Vec<usize>,
-    /// The end of each jump, and the instruction to which it refers.
+    /// The end of each jump's code, and the index of its target instruction.
     jumps: Vec<(usize, usize)>,
 }
 
@@ -153,7 +153,7 @@ impl Code {
         }
     }
 
-    /// Divides RDX. The processor divides RDX:RAX, and leaves the quotient in RAX and the remainder in RDX.
+    /// Divides RDX. The processor divides RDX:RAX, and returns the quotient in RAX and the remainder in RDX.
     fn divide(&mut self, keep_remainder: bool, operand: Operand) {
         self.mov(false, RCX, operand);
         self.mov(false, RAX, Operand::Register(RDX));
@@ -177,7 +177,7 @@ impl Code {
         }
     }
 
-    /// Converts the lower bits between the machine's order and network order; the upper become zero.
+    /// Converts the lower bits between host byte order and network byte order; the upper bits become zero.
     fn swap(&mut self, opcode: u8, dst: Register, bits: i32) -> Option<()> {
         if opcode & field::TO_BIG_ENDIAN == 0 {
             return None;
@@ -186,7 +186,7 @@ impl Code {
         self.bytes.extend([0x0f, 0xc8 | dst.low()]);
         match bits {
             32 => {}
-            // Both bytes are swapped, but in the upper half.
+            // The two bytes are swapped, but in the upper half.
             16 => self.shift(false, kind::RIGHT, dst, Operand::Constant(16)),
             _ => return None,
         }
@@ -232,14 +232,14 @@ impl Code {
         Some(())
     }
 
-    /// An instruction on `register` (or an opcode's second part in its place) and `other`.
+    /// Emits an instruction on `register` (or a second part of the opcode in its place) and `other`.
     fn with_registers(&mut self, wide: bool, opcode: &[u8], register: Register, other: Register) {
         self.prefix(wide, register, other);
         self.bytes.extend(opcode);
         self.bytes.push(0xc0 | register.low() << 3 | other.low());
     }
 
-    /// An instruction on `register` and the memory at `base + offset`.
+    /// Emits an instruction on `register` and the memory at `base + offset`.
     fn with_memory(&mut self, opcode: &[u8], register: Register, base: Register, offset: i16) {
         self.prefix(false, register, base);
         self.bytes.extend(opcode);
@@ -247,7 +247,7 @@ impl Code {
         let mode = if short.is_ok() { 0x40 } else { 0x80 };
         self.bytes.push(mode | register.low() << 3 | base.low());
         if base == RSP {
-            // What names this register as a base means "look at the next byte", which says: this register.
+            // This register number as a base announces another byte (SIB), which selects this register.
             self.bytes.push(0x24);
         }
         match short {
@@ -256,7 +256,7 @@ impl Code {
         }
     }
 
-    /// The prefix for 64 bits and for the upper eight registers, if it is needed.
+    /// Emits the prefix for 64 bits and for the upper eight registers, if needed.
     fn prefix(&mut self, wide: bool, register: Register, other: Register) {
         let bits = u8::from(wide) << 3 | register.high() << 2 | other.high();
         if bits != 0 {
@@ -270,18 +270,18 @@ impl Code {
 }
 
 impl Register {
-    /// The part of the register number in the instruction.
+    /// The part of the register number in the instruction itself.
     fn low(self) -> u8 {
         self.0 & 7
     }
 
-    /// The part in the prefix.
+    /// The part of the register number in the prefix.
     fn high(self) -> u8 {
         self.0 >> 3
     }
 }
 
-/// Where an eBPF register lives.
+/// The processor register of an eBPF register.
 fn home(register: u8) -> Option<Register> {
     const R0: u8 = Reg::R0 as u8;
     const R1: u8 = Reg::R1 as u8;
@@ -299,7 +299,7 @@ fn home(register: u8) -> Option<Register> {
         R3 => Register(10),
         R4 => Register(9),
         R5 => Register(8),
-        // The accumulator: the only one that is divided.
+        // The accumulator, the only register that is divided.
         R7 => RDX,
         R8 => Register(11),
         R10 => RSP,
@@ -307,7 +307,7 @@ fn home(register: u8) -> Option<Register> {
     })
 }
 
-/// The condition as the processor numbers it.
+/// The processor's number of the condition.
 fn condition(operation: u8) -> Option<u8> {
     const EQ: u8 = Condition::Eq as u8;
     const NE: u8 = Condition::Ne as u8;
@@ -327,7 +327,7 @@ fn condition(operation: u8) -> Option<u8> {
     })
 }
 
-/// How a load begins that fills up with zeros.
+/// The first bytes of a zero-extending load.
 fn load(access: u8) -> Option<&'static [u8]> {
     const BYTE: u8 = field::MEM | Size::Byte.opcode();
     const HALF: u8 = field::MEM | Size::Half.opcode();

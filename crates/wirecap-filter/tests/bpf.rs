@@ -1,4 +1,4 @@
-//! The kernel's opinion of what `wirecap_filter::bpf` assembles, loads and attaches.
+//! Tests `wirecap_filter::bpf` in the kernel: programs are assembled, loaded and attached.
 //!
 //! Programs run by `BPF_PROG_TEST_RUN`, or on the interfaces of a test bed.
 
@@ -34,7 +34,7 @@ fn a_program_computes_the_results_of_its_instructions() {
     if !privileged() {
         return;
     }
-    // Each step is undone or checked by the next; 42 comes out only if all of them are right.
+    // Each step depends on the one before; the result is 42 only if all are right.
     let program = load("arithmetic", |asm| {
         let (loop_start, wrong) = (asm.label(), asm.label());
         asm.load_imm64(R2, 0x1122_3344_5566_7788)
@@ -62,7 +62,7 @@ fn a_program_computes_the_results_of_its_instructions() {
 }
 
 #[test]
-fn a_frame_comes_back_as_the_program_left_it() {
+fn a_test_run_returns_the_frame_as_modified() {
     if !privileged() {
         return;
     }
@@ -283,7 +283,7 @@ fn an_interface_that_cannot_take_the_program_is_an_error() {
     let attach = |ifindex, mode| namespace.run_in(|| Link::attach_xdp(&program, ifindex, mode));
     let missing = attach(999_999, XdpMode::Native).expect("in the namespace").expect_err("no such interface");
     assert_eq!(missing.to_string(), "cannot attach an XDP program to interface 999999");
-    // The loopback's driver has no XDP of its own; the stack has it for every interface.
+    // The loopback driver has no native XDP; generic XDP works on every interface.
     let driverless = attach(1, XdpMode::Native).expect("in the namespace").expect_err("no native XDP");
     assert_eq!(driverless.errno(), Some(libc::EOPNOTSUPP));
     attach(1, XdpMode::Generic).expect("in the namespace").expect("generic XDP");

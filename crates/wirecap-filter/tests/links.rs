@@ -1,5 +1,6 @@
-//! A search for links while another thread attaches and detaches them. It has a test program of its own because a search holds
-//! each link open for a moment, so that links of other tests would outlive their owners.
+//! A search for links while another thread attaches and detaches links. It is a separate test program because
+//! a search holds each link open for a moment, so links of other tests would stay attached after their owners
+//! closed them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +13,7 @@ const ATTACHED: u64 = 20;
 const SEARCHES_MAX: u64 = 10_000_000;
 
 #[test]
-fn a_search_passes_over_links_that_are_being_attached_and_detached() {
+fn a_search_skips_links_that_are_being_attached_or_detached() {
     if !privileged() {
         return;
     }
@@ -28,7 +29,7 @@ fn a_search_passes_over_links_that_are_being_attached_and_detached() {
         scope.spawn(|| {
             let attach_all = || {
                 while ended.load(Ordering::Relaxed) == 0 {
-                    // A search that has the last link open keeps the interface busy.
+                    // The interface stays busy while a search has its last link open.
                     let link = Link::attach_xdp(&program, pair.receiver.index, XdpMode::Native);
                     attached.fetch_add(link.is_ok().into(), Ordering::Relaxed);
                 }

@@ -1,4 +1,5 @@
-//! Writes the tables of the documents and the checksums of their data from the data of `docs/results`: `make performance`.
+//! Writes the tables of the documents from the data in `docs/results`, and the checksums of these data.
+//! `make performance` runs it.
 
 use std::error::Error;
 use std::fs;

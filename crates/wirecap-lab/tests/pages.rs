@@ -1,4 +1,4 @@
-//! The documents have the numbers of the data.
+//! Checks that the numbers and tables in the documents match the data.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn the_tables_of_the_pages_are_those_of_the_data() {
         let tables = page.lines().filter(|line| line.starts_with("|---")).count();
         let marked = page.matches("<!-- data: ").count();
         assert!(marked > 0, "{name} has no table of data");
-        // The only other tables are the summary of questions and the description of the paths of the instruction counts.
+        // Two tables have no data: the summary of questions, and the description of the instruction counts' paths.
         assert_eq!(tables, marked + 2, "{name} has a table without data");
     }
 }

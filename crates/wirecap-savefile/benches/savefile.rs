@@ -1,10 +1,10 @@
-//! What it costs to write a packet to a savefile, and to read one, in ns per packet and GB/s.
+//! The cost of writing a packet to a savefile and of reading one, in ns per packet and GB/s.
 //!
-//! `cargo bench -p wirecap-savefile` runs all of it. For callgrind, `... -- pcapng 60 1000000` writes
-//! one million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
+//! `cargo bench -p wirecap-savefile` runs everything. For callgrind, `... -- pcapng 60 1000000` writes one
+//! million packets of 60 bytes, and `... -- read pcapng 60 1000000` reads them.
 //!
-//! The sink counts bytes and throws them away, and the files are in memory: what is measured is wirecap, not
-//! the disk. The baseline is what a writer cannot do without: one copy of the data into a buffer.
+//! The sink counts bytes and discards them, and the files are in memory, so only wirecap is measured. The
+//! baseline is the minimum work of a writer: one copy of the data into a buffer.
 
 use std::env;
 use std::hint::black_box;
@@ -18,7 +18,7 @@ const PACKETS: u64 = 2_000_000;
 const FILE_PACKETS: u64 = 20_000;
 const ROUNDS: usize = 7;
 const LENGTHS: [usize; 3] = [60, 512, 1500];
-/// The packets are read from a buffer of this size, as from the cells of a chunk.
+/// Packets are read from a buffer of this size, like the cells of a chunk.
 const SOURCE_BYTES: usize = 256 * 2048;
 
 #[derive(Default)]
@@ -79,7 +79,7 @@ fn copy_packets(source: &[u8], len: usize, count: u64) -> u64 {
     count * len as u64
 }
 
-/// A file of [`FILE_PACKETS`] in memory.
+/// A file of [`FILE_PACKETS`] packets in memory.
 fn file_of(format: Format, source: &[u8], len: usize) -> Arc<[u8]> {
     let mut writer = Writer::new(StreamSink::new(Vec::new(), "memory"), format, &Section::default());
     let interface = writer.add_interface(&Interface::default()).expect("memory takes everything");
@@ -90,7 +90,7 @@ fn file_of(format: Format, source: &[u8], len: usize) -> Arc<[u8]> {
     writer.finish().expect("memory takes everything").into_inner().into()
 }
 
-/// Reads the file as often as it takes for `count` packets.
+/// Reads the file repeatedly until `count` packets were read.
 fn read_packets(file: &Arc<[u8]>, count: u64) -> u64 {
     let mut read = 0;
     for _ in 0..count / FILE_PACKETS {

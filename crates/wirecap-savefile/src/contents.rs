@@ -1,13 +1,14 @@
-//! The contents of a file, step by step, whatever its format.
+//! The contents of a file, step by step, in any format.
 
 use std::ops::Range;
 
 use crate::{Direction, Interface, LinkType, PACKET_BYTES_MAX, Section, Statistics, Timestamp};
 
-/// No block may be longer: a file's own claim must not decide how much memory its reader takes.
+/// Maximum length of a block. A length field in a file must not make the reader allocate more memory than
+/// this.
 pub(crate) const BLOCK_BYTES_MAX: u32 = 16 << 20;
 
-/// The longest packet that is believed of a link type: as libpcap, which gives USB and D-Bus more.
+/// The maximum packet length accepted for a link type. As in libpcap, it is larger for USB and D-Bus.
 pub(crate) fn data_bytes_max(link_type: LinkType) -> u32 {
     match link_type.0 {
         186 | 189 | 220 | 231 | 249 | 266 => BLOCK_BYTES_MAX,
@@ -15,12 +16,12 @@ pub(crate) fn data_bytes_max(link_type: LinkType) -> u32 {
     }
 }
 
-/// The contents of a file read so far, besides its packets.
+/// What was read from a file so far, except packets.
 #[derive(Default)]
 pub(crate) struct Contents {
     pub(crate) section: Section,
     pub(crate) interfaces: Vec<Interface>,
-    /// As many as there are interfaces.
+    /// One entry per interface.
     pub(crate) statistics: Vec<Option<Statistics>>,
 }
 
@@ -38,16 +39,16 @@ pub(crate) struct Packet {
     pub(crate) queue: Option<u32>,
     pub(crate) direction: Option<Direction>,
     pub(crate) wire_len: u32,
-    /// The place of the data in the window.
+    /// The range of the data in the window.
     pub(crate) data: Range<usize>,
-    /// The place of all that the file has of it, its header included.
+    /// The range of the packet's block in the window, including its header.
     pub(crate) block: Range<usize>,
 }
 
-/// What one step through a file has found.
+/// The result of one step through a file.
 pub(crate) enum Step {
     Packet(Packet),
-    /// A block that is not a packet, and its place in the window.
+    /// A block that is not a packet, and its range in the window.
     Other(Range<usize>),
     End,
 }

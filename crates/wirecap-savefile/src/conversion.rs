@@ -1,5 +1,5 @@
-//! A savefile made from another, with the packets that are chosen: from pcapng to pcapng block by block, so that nothing else of
-//! the file is lost; where the copy has no place for something, it is counted.
+//! Converts a savefile to another one with selected packets. From pcapng to pcapng it copies block by block,
+//! so nothing else of the file is lost. Otherwise it counts the items that the copy cannot store.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::pcapng::{
 };
 use crate::{Format, Interface, ReadError, Reader, Record, Section, Sink, WriteError, Writer};
 
-/// Copies a savefile, also into the other format.
+/// Copies a savefile, optionally in the other format.
 ///
 /// ```
 /// # use wirecap_savefile::*;
@@ -33,25 +33,25 @@ pub struct Conversion<S: Sink> {
     reader: Reader,
     writer: Writer<S>,
     format: Format,
-    /// Packets are cut at this many bytes; 0: they are not.
+    /// Packets are truncated to this many bytes; 0 for no limit.
     snap_len: u32,
-    /// How many interfaces of the source the copy has, where it is not made block by block.
+    /// Number of the source's interfaces that the copy has, unless it is made block by block.
     interfaces: usize,
     left_out: LeftOut,
-    /// A pcapng block that is changed on its way.
+    /// Buffer for a modified pcapng block.
     changed: Vec<u8>,
 }
 
 /// The result of one step of a [`Conversion`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Converted {
-    /// A packet, which was copied.
+    /// A packet was copied.
     Packet,
-    /// A packet that was not chosen.
+    /// A packet was not selected.
     Other,
-    /// A block that is not a packet.
+    /// A block that is not a packet was processed.
     Block,
-    /// The end of the source.
+    /// The source has ended.
     End,
 }
 
@@ -94,7 +94,7 @@ impl From<WriteError> for ConversionError {
     }
 }
 
-/// Items that the copy cannot store, with their number.
+/// Numbers of the items that the copy cannot store.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LeftOut {
     /// Comments of packets, interfaces and sections.
@@ -103,18 +103,18 @@ pub struct LeftOut {
     pub packet_options: u64,
     /// Names, descriptions, filters and other options of interfaces and sections.
     pub descriptions: u64,
-    /// Blocks with names of addresses.
+    /// Name resolution blocks.
     pub name_resolutions: u64,
-    /// Blocks with secrets by which packets are decrypted.
+    /// Decryption secrets blocks.
     pub decryption_secrets: u64,
-    /// Blocks with interfaces' counts.
+    /// Interface statistics blocks.
     pub statistics: u64,
     /// Blocks of other kinds.
     pub other_blocks: u64,
 }
 
 impl fmt::Display for LeftOut {
-    /// `3 comments, 1 block of decryption secrets`; nothing if nothing was left out.
+    /// `3 comments, 1 block of decryption secrets`; empty if everything was copied.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [
             (self.comments, "comment", "comments"),
@@ -139,8 +139,8 @@ impl fmt::Display for LeftOut {
 }
 
 impl<S: Sink> Conversion<S> {
-    /// Copies what `reader`, which must be [at its start](Reader::from_start), gives; packets are cut at `snap_len`
-    /// bytes, 0: at none.
+    /// Copies the contents of `reader`, which must be [at its start](Reader::from_start). Packets are
+    /// truncated to `snap_len` bytes; 0 for no limit.
     pub fn new(reader: Reader, sink: S, format: Format, snap_len: u32) -> Self {
         let writer = match (reader.format(), format) {
             (Format::Pcapng, Format::Pcapng) => Writer::of_blocks(sink),
@@ -150,7 +150,7 @@ impl<S: Sink> Conversion<S> {
         Self { reader, writer, format, snap_len, interfaces: 0, left_out, changed }
     }
 
-    /// What is being copied.
+    /// The reader of the source.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -160,7 +160,8 @@ impl<S: Sink> Conversion<S> {
         &mut self.writer
     }
 
-    /// Copies the next block, or the next packet if `chooses` accepts it; `chooses` also gets the file's interfaces.
+    /// Copies the next block, or the next packet if `chooses` accepts it. `chooses` also receives the file's
+    /// interfaces.
     ///
     /// # Errors
     ///
@@ -177,7 +178,7 @@ impl<S: Sink> Conversion<S> {
         match step {
             Step::End => {
                 if !by_block && self.interfaces == 0 {
-                    // A file without any is none that others read.
+                    // Other programs reject a file without an interface.
                     self.writer.add_interface(&Interface::default())?;
                     self.interfaces = 1;
                 }
@@ -205,7 +206,7 @@ impl<S: Sink> Conversion<S> {
         }
     }
 
-    /// Hands everything to the sink, and returns the writer and what was left out.
+    /// Passes all buffered bytes to the sink, and returns the writer and the numbers of omitted items.
     ///
     /// # Errors
     ///
@@ -241,7 +242,7 @@ impl<S: Sink> Conversion<S> {
         self.writer.write(&record)
     }
 
-    /// Describes those interfaces of the source to the copy that were read meanwhile.
+    /// Adds the interfaces that were read since the last call to the copy.
     fn add_interfaces(&mut self) -> Result<(), WriteError> {
         while let Some(interface) = self.reader.interfaces().get(self.interfaces) {
             let mut interface = interface.clone();
@@ -258,7 +259,7 @@ impl<S: Sink> Conversion<S> {
     }
 }
 
-/// A block as the copy has it: sections do not say how long they are, and interfaces where their packets are cut.
+/// The block for the copy: section headers with unknown length, and interfaces with the new `snap_len`.
 fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: &'a mut Vec<u8>) -> &'a [u8] {
     const SECTION_LENGTH: usize = 16;
     const SNAP_LEN: usize = 12;
@@ -283,7 +284,7 @@ fn changed_block<'a>(block: &'a [u8], order: ByteOrder, snap_len: u32, changed: 
     changed
 }
 
-/// Converts a packet's block, whose data are at `data`, to one with their first `keep` bytes.
+/// Truncates the data of a packet's block, which are at `data`, to `keep` bytes.
 fn cut(block: &[u8], data: std::ops::Range<usize>, keep: usize, order: ByteOrder, into: &mut Vec<u8>) {
     const CAPTURED_LEN: usize = 20;
     let block_type = Fields::new(block, 0, order).u32().unwrap_or_default();
@@ -296,7 +297,7 @@ fn cut(block: &[u8], data: std::ops::Range<usize>, keep: usize, order: ByteOrder
     let len = order.bytes_of_u32(into.len() as u32 + 4);
     into.extend_from_slice(&len);
     into[4..8].copy_from_slice(&len);
-    // A simple packet's length follows from its interface's.
+    // A simple packet has no captured length; it follows from the interface's `snap_len`.
     if block_type != SIMPLE_PACKET {
         into[CAPTURED_LEN..CAPTURED_LEN + 4].copy_from_slice(&order.bytes_of_u32(keep as u32));
     }
@@ -333,7 +334,8 @@ impl LeftOut {
     }
 }
 
-/// How many comments and how many other options a block has from `start` on, but for those that say what times mean.
+/// The numbers of comments and of other options of a block from `start` on. Options needed to read an
+/// interface's packets (`if_tsresol`, `if_tsoffset`, `if_fcslen`) are not counted.
 fn options(block: &[u8], start: usize, order: ByteOrder) -> (u64, u64) {
     let (mut comments, mut others) = (0, 0);
     let block_type = Fields::new(block, 0, order).u32();

@@ -1,9 +1,9 @@
-//! Packets as the bytes of a file, for writers that gather and write them by themselves.
+//! Encodes packets as bytes of a file, for programs that write files themselves.
 
 use crate::{Format, PACKET_BYTES_MAX, Record, WriteError, pcap, pcapng};
 
 impl Format {
-    /// How many bytes [`encode`](Self::encode) fills for this packet.
+    /// The number of bytes that [`encode`](Self::encode) fills for this packet.
     #[inline]
     pub fn encoded_len(self, record: &Record<'_>) -> usize {
         match self {
@@ -12,7 +12,7 @@ impl Format {
         }
     }
 
-    /// Fills `slot`, which has [`encoded_len`](Self::encoded_len) bytes of any content, with the packet.
+    /// Encodes the packet into `slot`, which has [`encoded_len`](Self::encoded_len) bytes of any content.
     ///
     /// # Panics
     ///
@@ -33,9 +33,9 @@ impl Format {
         }
     }
 
-    /// Like [`encode`](Self::encode), without the packet's data, for writers that gather the data elsewhere. `slot` is
-    /// shorter by their length: its first [`header_len`](Self::header_len) bytes get the bytes before the data, the
-    /// rest those after the data.
+    /// Like [`encode`](Self::encode), without the packet's data, for writers that gather the data elsewhere.
+    /// `slot` is shorter by the length of the data: its first [`header_len`](Self::header_len) bytes get the
+    /// bytes before the data, the others the bytes after the data.
     ///
     /// # Panics
     ///
@@ -71,8 +71,8 @@ impl Format {
         }
     }
 
-    /// Of `bytes`, which [`encode`](Self::encode) has filled, how many of the first `limit` are whole packets, and how many
-    /// packets these are.
+    /// The number of bytes of the whole packets in the first `limit` bytes of `bytes`, which
+    /// [`encode`](Self::encode) filled, and the number of these packets.
     pub fn whole_packets(self, bytes: &[u8], limit: usize) -> (usize, u64) {
         let (mut boundary, mut packets) = (0, 0);
         while boundary < limit {

@@ -15,37 +15,37 @@ pub enum ReadError {
     Open {
         /// Its path.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// There is nothing in the file.
+    /// The file is empty.
     Empty,
     /// The file is not a savefile.
     UnknownFormat {
-        /// The bytes that it begins with.
+        /// The file's first bytes.
         magic: [u8; 4],
     },
-    /// The source failed, or could not be decompressed.
+    /// The source could not be read or decompressed.
     Source {
-        /// Where the block begins that needs more.
+        /// Offset of the block that could not be read.
         offset: u64,
         /// The error of the system or the decompressor.
         source: io::Error,
     },
     /// The file ends inside a header, block or packet.
     Truncated {
-        /// Where that begins.
+        /// Offset of this header, block or packet.
         offset: u64,
-        /// What it is.
+        /// What is truncated.
         what: &'static str,
-        /// How many bytes it has.
+        /// Its length in bytes.
         expected: usize,
-        /// How many of them are in the file.
+        /// The number of its bytes in the file.
         present: usize,
     },
-    /// The file contradicts its format.
+    /// The file violates its format.
     Malformed {
-        /// Where the offending block or packet begins.
+        /// Offset of the offending block or packet.
         offset: u64,
         /// The fault.
         problem: String,

@@ -1,4 +1,4 @@
-//! The numbers of a header or block in turn, in the byte order of the program that wrote it.
+//! Reads the fields of a header or block in sequence, in the byte order of the program that wrote them.
 
 use std::array;
 use std::mem;
@@ -12,7 +12,7 @@ pub(crate) enum ByteOrder {
 }
 
 impl ByteOrder {
-    /// The order in which `bytes` are `magic`.
+    /// The byte order in which `bytes` are `magic`.
     pub(crate) fn of_magic(bytes: [u8; 4], magic: u32) -> Option<Self> {
         [Self::Little, Self::Big].into_iter().find(|order| order.u32(bytes) == magic)
     }
@@ -46,7 +46,7 @@ impl ByteOrder {
     }
 }
 
-/// A header or block, read from its front; each method gives `None` where there is not enough left.
+/// A header or block, read from its beginning. Methods return `None` if too few bytes are left.
 #[derive(Clone, Copy)]
 pub(crate) struct Fields<'a> {
     bytes: &'a [u8],
@@ -64,7 +64,7 @@ impl<'a> Fields<'a> {
         self.at >= self.bytes.len()
     }
 
-    /// Goes past `len` bytes, and says where in the whole they are.
+    /// Skips `len` bytes and returns their range in the whole block.
     #[inline]
     pub(crate) fn place(&mut self, len: usize) -> Option<Range<usize>> {
         let end = self.at.checked_add(len).filter(|end| *end <= self.bytes.len())?;
@@ -80,7 +80,7 @@ impl<'a> Fields<'a> {
         self.bytes(len).map(|bytes| Self::new(bytes, 0, self.order))
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..).unwrap_or_default()
     }
@@ -101,7 +101,7 @@ impl<'a> Fields<'a> {
         self.array().map(|bytes| self.order.u64(bytes))
     }
 
-    /// The next `N` words, with one look at whether they are there.
+    /// The next `N` words, with a single bounds check.
     #[inline]
     pub(crate) fn words<const N: usize>(&mut self) -> Option<[u32; N]> {
         let (words, _) = self.bytes(N * size_of::<u32>())?.as_chunks();

@@ -1,13 +1,13 @@
-//! Packets in files: pcapng and pcap, written and read.
+//! Writes and reads packets in pcapng and pcap files.
 //!
-//! A [`Writer`] gathers blocks in one large buffer and hands them to its [`Sink`] in writes that end on a
-//! packet boundary; what it costs per packet is one header, one copy and no system call.
+//! A [`Writer`] collects blocks in one large buffer and passes them to its [`Sink`] in writes that end at a
+//! packet boundary. A packet costs one header, one copy and no system call.
 //!
 //! Formats: the IETF's drafts *PCAP Now Generic* (pcapng) and *PCAP Capture File Format* (pcap). Both are
 //! written little-endian with times in nanoseconds.
 //!
-//! The crate needs no kernel interface and no privilege, and has no unsafe code. It is the part of the capture engine
-//! `wirecap` that reads and writes files; the engine has it as `wirecap::savefile`.
+//! The crate needs no kernel interface and no privileges, and has no unsafe code. It is the file support of
+//! the capture engine `wirecap`, which exports it as `wirecap::savefile`.
 //!
 //! ```
 //! use wirecap_savefile::{Format, Interface, Reader, Record, Section, StreamSink, Timestamp, Writer};
@@ -31,8 +31,8 @@
 //!
 //! # Features
 //!
-//! `compressed`, on by default, reads files that gzip or Zstandard has compressed. Without it the crate depends on the
-//! standard library alone, and such a file is [`ReadError::Source`].
+//! `compressed`, on by default, reads files compressed by gzip or Zstandard. Without it the crate depends
+//! only on the standard library, and such a file causes [`ReadError::Source`].
 
 mod contents;
 mod conversion;
@@ -58,7 +58,7 @@ pub use sink::{FileSink, Sink, StreamSink};
 pub use time::Timestamp;
 pub use writer::{WriteError, Writer};
 
-/// The longest packet that a savefile holds, in bytes; tcpdump and Wireshark refuse longer ones.
+/// Maximum length of a packet in a savefile, in bytes; tcpdump and Wireshark reject longer packets.
 pub const PACKET_BYTES_MAX: u32 = 262_144;
 
 /// A file format for packets.
@@ -67,24 +67,24 @@ pub enum Format {
     /// Several interfaces, queues, directions, statistics and comments.
     #[default]
     Pcapng,
-    /// Packets of one link type and nothing else, with times in nanoseconds.
+    /// Packets of one link type, with times in nanoseconds, and nothing else.
     Pcap,
 }
 
-/// What kind of header a packet begins with: a number of the LINKTYPE registry.
+/// The type of header that packets begin with, as a number of the LINKTYPE registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LinkType(pub u16);
 
 impl LinkType {
     /// The family of a BSD loopback, in the host's byte order, then an IP packet.
     pub const NULL: Self = Self(0);
-    /// Ethernet without preamble and check sequence.
+    /// Ethernet without preamble and frame check sequence.
     pub const ETHERNET: Self = Self(1);
-    /// An IPv4 or IPv6 packet without any header before it.
+    /// An IPv4 or IPv6 packet without a link-layer header.
     pub const RAW: Self = Self(101);
-    /// Linux "cooked" capture: what kind of header there was depends on the interface.
+    /// Linux "cooked" capture: the original header depends on the interface.
     pub const LINUX_SLL: Self = Self(113);
-    /// Linux "cooked" capture, version 2, with the interface's index.
+    /// Linux "cooked" capture, version 2, with the interface index.
     pub const LINUX_SLL2: Self = Self(276);
 }
 
@@ -94,7 +94,7 @@ impl Default for LinkType {
     }
 }
 
-/// Which way a packet went through its interface.
+/// The direction of a packet at its interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Received.
@@ -103,37 +103,37 @@ pub enum Direction {
     Outbound,
 }
 
-/// Where and with what a file was captured. Its texts are stored in pcapng only, each up to 65,535 bytes.
+/// The program and host that captured a file. The texts are stored in pcapng only, each up to 65,535 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Section {
-    /// The program that captures, with its version.
+    /// The capturing program and its version.
     pub application: Option<String>,
     /// The operating system of the capturing host.
     pub os: Option<String>,
     /// The capturing host's hardware.
     pub hardware: Option<String>,
-    /// Whatever else a reader should know.
+    /// A comment for readers of the file.
     pub comment: Option<String>,
 }
 
-/// One interface of a file. Its texts are stored in pcapng only, each up to 65,534 bytes.
+/// One interface of a file. The texts are stored in pcapng only, each up to 65,534 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Interface {
-    /// As the system calls it: `eth0`.
+    /// The system's name for it: `eth0`.
     pub name: Option<String>,
-    /// As its owner calls it.
+    /// The user's description.
     pub description: Option<String>,
-    /// The filter expression that chose the packets.
+    /// The filter expression of the capture.
     pub filter: Option<String>,
     /// The network card.
     pub hardware: Option<String>,
     /// The operating system of the host that the interface belongs to.
     pub os: Option<String>,
-    /// What kind of header its packets begin with.
+    /// The type of header that its packets begin with.
     pub link_type: LinkType,
-    /// Packets were cut at this many bytes; 0 where they were not cut.
+    /// Packets are truncated to this many bytes; 0 for no limit.
     pub snap_len: u32,
-    /// Length of the check sequence (FCS) at the end of packets, if known.
+    /// Length of the frame check sequence (FCS) at the end of packets, if known.
     pub fcs_len: Option<u8>,
     /// The clock of its timestamps, in a comment of the file: `packet times: hardware clock`.
     ///
@@ -141,27 +141,27 @@ pub struct Interface {
     pub time_source: Option<String>,
 }
 
-/// A packet as a file holds it.
+/// A packet in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Record<'a> {
-    /// Which of the file's interfaces it belongs to, counted from 0.
+    /// Index of its interface in the file.
     pub interface: u32,
-    /// When it was captured. Only a pcapng simple packet has no time at all; a [`Writer`] writes 0 for `None`.
+    /// The time of capture. Only simple packets of pcapng have no time; a [`Writer`] writes 0 for `None`.
     pub timestamp: Option<Timestamp>,
     /// The packet's receive queue; stored in pcapng only.
     pub queue: Option<u32>,
     /// Received or sent; stored in pcapng only.
     pub direction: Option<Direction>,
-    /// Its length on the wire, in bytes; more than `data` has where the capture cut it.
+    /// Its length on the wire, in bytes; greater than the length of `data` if the packet was truncated.
     pub wire_len: u32,
     /// The captured bytes.
     pub data: &'a [u8],
 }
 
-/// An interface's counts, in packets; stored in pcapng only. `None` is "not known".
+/// Counters of an interface, in packets; stored in pcapng only. `None` is "not known".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// Which of the file's interfaces it is, counted from 0.
+    /// Index of the interface in the file.
     pub interface: u32,
     /// When the capture began.
     pub start: Option<Timestamp>,

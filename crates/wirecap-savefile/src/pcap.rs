@@ -1,8 +1,8 @@
-//! pcap: a header of 24 bytes, then for each packet 16 bytes and its data.
+//! pcap: a file header of 24 bytes; then, for each packet, a header of 16 bytes and the data.
 
 use crate::{Interface, PACKET_BYTES_MAX, Record};
 
-/// Begins a file whose times have nanoseconds.
+/// The first bytes of a file with times in nanoseconds.
 pub(crate) const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
 const FCS_LEN_IS_THERE: u32 = 1 << 26;
@@ -10,12 +10,12 @@ const FCS_LEN_IS_THERE: u32 = 1 << 26;
 pub(crate) const FILE_HEADER: usize = 24;
 pub(crate) const PACKET_HEADER: usize = 16;
 
-/// The header of a file whose packets are those of `interface`.
+/// The header of a file with the packets of `interface`.
 pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
     let words = [
         MAGIC_NANOSECONDS,
-        2 | 4 << 16, // version 2.4
-        0,           // time zone and accuracy, which are always 0
+        2 | 4 << 16, // Version 2.4.
+        0,           // Time zone and accuracy, always 0.
         0,
         snap_len(interface),
         link_type(interface),
@@ -27,13 +27,13 @@ pub(crate) fn file_header(interface: &Interface) -> [u8; FILE_HEADER] {
     header
 }
 
-/// The upper half of the word says how long the check sequence is with which packets end, in 16-bit words.
+/// The link type, with the length of the frame check sequence, in 16-bit words, in the upper bits.
 fn link_type(interface: &Interface) -> u32 {
     let fcs = interface.fcs_len.map_or(0, |len| FCS_LEN_IS_THERE | u32::from(len / 2) << 28);
     u32::from(interface.link_type.0) | fcs
 }
 
-/// What [`link_type`] says of the check sequence, in bytes.
+/// The length of the frame check sequence in bytes, from a word of [`link_type`].
 pub(crate) fn fcs_len(link_type: u32) -> Option<u8> {
     (link_type & FCS_LEN_IS_THERE != 0).then_some((link_type >> 28) as u8 * 2)
 }
@@ -46,20 +46,21 @@ pub(crate) fn snap_len(interface: &Interface) -> u32 {
     }
 }
 
-/// How many bytes [`packet`] fills for this packet.
+/// The number of bytes that [`packet`] fills for this packet.
 #[inline]
 pub(crate) fn packet_len(record: &Record<'_>) -> usize {
     PACKET_HEADER + record.data.len()
 }
 
-/// The format's seconds have 32 bits: they end in the year 2106.
+/// Whether the format can store the time: its seconds have 32 bits and end in 2106.
 #[inline]
 pub(crate) fn holds_time(record: &Record<'_>) -> bool {
     const END_NANOS: u64 = (1 << 32) * 1_000_000_000;
     record.timestamp.is_none_or(|timestamp| timestamp.unix_nanos() < END_NANOS)
 }
 
-/// Fills `slot`, which has [`packet_len`] bytes of any content, with the packet, whose time [fits](holds_time).
+/// Encodes the packet into `slot`, which has [`packet_len`] bytes of any content. The packet's time must
+/// [fit](holds_time).
 #[inline]
 pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     let (header, data) = slot.split_first_chunk_mut().expect("it has room for the header");
@@ -67,7 +68,7 @@ pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
     data.copy_from_slice(record.data);
 }
 
-/// Fills in the header of a packet, whose time [fits](holds_time).
+/// Encodes the header of a packet. The packet's time must [fit](holds_time).
 #[inline]
 pub(crate) fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();
@@ -77,7 +78,8 @@ pub(crate) fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>)
     slot[8..16].copy_from_slice(&lengths.to_le_bytes());
 }
 
-/// The length of the packet at the head of `bytes`, with its header; for our own packets only.
+/// The length of the packet at the beginning of `bytes`, including its header; only for packets encoded by
+/// this module.
 pub(crate) fn next_packet_len(bytes: &[u8]) -> usize {
     let data_len = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
     PACKET_HEADER + data_len as usize

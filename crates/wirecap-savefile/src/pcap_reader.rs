@@ -1,4 +1,4 @@
-//! pcap, read: both byte orders, both resolutions, and the variants that libpcap knows.
+//! Reads pcap: both byte orders, both resolutions, and the variants supported by libpcap.
 
 use crate::contents::{Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
@@ -7,29 +7,30 @@ use crate::window::Window;
 use crate::{Interface, LinkType, ReadError, Timestamp};
 
 const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// Alexey Kuznetsov's patched tcpdump of the 1990s: longer packet headers.
+/// The magic number of Alexey Kuznetsov's patched tcpdump of the 1990s, which has longer packet headers.
 const MAGIC_KUZNETSOV: u32 = 0xa1b2_cd34;
-/// Its headers have interface, protocol and packet type at their end.
+/// These headers end with interface, protocol and packet type.
 const PACKET_HEADER_KUZNETSOV: usize = PACKET_HEADER + 8;
 
-/// Of the word with the link type, bits that have no meaning yet. A file that has one set is refused, as by libpcap.
+/// Undefined bits of the word with the link type. Like libpcap, the reader rejects a file that has one of
+/// them set.
 const RESERVED_BITS: u32 = 0x03ff_0000;
 
-/// The version that DG/UX wrote.
+/// The version number that DG/UX wrote.
 const VERSION_DG_UX: (u16, u16) = (543, 0);
 
-/// In which order a packet's two lengths stand.
+/// The order of a packet's two lengths.
 #[derive(Debug, Clone, Copy)]
 enum Lengths {
     CapturedFirst,
     WireFirst,
-    /// Version 2.3 was written both ways; the captured length is the smaller.
+    /// Programs wrote version 2.3 in both orders; the captured length is the smaller one.
     SmallerIsCaptured,
 }
 
 pub(crate) struct PcapReader {
     order: ByteOrder,
-    /// Nanoseconds in a unit of the second word of a time.
+    /// Nanoseconds per unit of a time's second word.
     fraction_ns: u64,
     header_len: usize,
     lengths: Lengths,
@@ -91,7 +92,7 @@ impl PcapReader {
     }
 }
 
-/// Byte order, nanoseconds in the unit of a fraction, and the length of a packet's header.
+/// Byte order, nanoseconds per unit of a time's second word, and the length of packet headers.
 fn variant(magic: [u8; 4]) -> Option<(ByteOrder, u64, usize)> {
     let variants = [
         (MAGIC_MICROSECONDS, 1000, PACKET_HEADER),
@@ -107,7 +108,7 @@ struct FileHeader {
     major: u16,
     minor: u16,
     snap_len: u32,
-    /// With what its upper half says of check sequences.
+    /// The whole word: link type and, in its upper bits, the length of the frame check sequence.
     link_type: u32,
 }
 

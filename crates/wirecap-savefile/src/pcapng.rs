@@ -1,4 +1,4 @@
-//! pcapng: its blocks and options, as numbers and as bytes.
+//! pcapng: numbers and encoding of its blocks and options.
 //!
 //! A block is a type, its total length, a body of whole 32-bit words, and the total length again. An option
 //! is a 16-bit code, a 16-bit length and a value padded to a whole word.
@@ -7,7 +7,7 @@ use crate::{Direction, Interface, PACKET_BYTES_MAX, Record, Section, Statistics}
 
 pub(crate) const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 pub(crate) const INTERFACE_DESCRIPTION: u32 = 1;
-/// A packet block of pcapng's first draft, with 16 bits for the interface.
+/// The packet block of pcapng's first draft, with a 16-bit interface number.
 pub(crate) const OBSOLETE_PACKET: u32 = 2;
 /// A packet of the section's first interface, without a time.
 pub(crate) const SIMPLE_PACKET: u32 = 3;
@@ -48,15 +48,15 @@ pub(crate) mod option {
     pub(crate) const ISB_USRDELIV: u16 = 8;
 }
 
-/// Begins the comment that names an interface's clock.
+/// Prefix of the comment that names an interface's clock.
 pub(crate) const TIME_SOURCE_PREFIX: &str = "packet times: ";
-/// Stands for the clock where there was none.
+/// The comment's clock name if there was no clock.
 pub(crate) const TIME_SOURCE_NONE: &str = "none";
 
-/// A filter option's first byte where the filter is an expression and not BPF code.
+/// The first byte of a filter option with an expression instead of BPF code.
 pub(crate) const FILTER_IS_TEXT: u8 = 0;
 
-/// Nanoseconds, as `if_tsresol` says them: ten to the minus ninth.
+/// `if_tsresol` for nanoseconds: ten to the power of minus nine.
 const TSRESOL_NANOSECONDS: u8 = 9;
 
 /// The next multiple of four, to which every part of a block is padded.
@@ -68,8 +68,8 @@ pub(crate) const fn padded(byte_count: usize) -> usize {
 pub(crate) fn section_header(section: &Section) -> Vec<u8> {
     let mut block = Block::begin(SECTION_HEADER);
     block.put(&BYTE_ORDER_MAGIC.to_le_bytes());
-    block.put(&[1, 0, 0, 0]); // version 1.0
-    block.put(&u64::MAX.to_le_bytes()); // the section's length is not known in advance
+    block.put(&[1, 0, 0, 0]); // Version 1.0.
+    block.put(&u64::MAX.to_le_bytes()); // Section length: unknown.
     block.text(option::COMMENT, section.comment.as_deref());
     block.text(option::SHB_HARDWARE, section.hardware.as_deref());
     block.text(option::SHB_OS, section.os.as_deref());
@@ -99,7 +99,7 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
     block.finish()
 }
 
-/// The block with the counts of an interface so far.
+/// The block with the current counters of an interface.
 pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     let mut block = Block::begin(INTERFACE_STATISTICS);
     block.put(&statistics.interface.to_le_bytes());
@@ -125,7 +125,7 @@ pub(crate) fn interface_statistics(statistics: &Statistics) -> Vec<u8> {
     block.finish()
 }
 
-/// A time as two words, the upper one first in any byte order.
+/// A time as two words, the upper one first in either byte order.
 fn timestamp_words(nanos: u64) -> [u8; 8] {
     nanos.rotate_left(32).to_le_bytes()
 }
@@ -136,7 +136,7 @@ pub(crate) const ENHANCED_HEADER: usize = 28;
 const WORD_OPTION: usize = 8;
 const END_OF_OPTIONS: usize = 4;
 
-/// How many bytes [`enhanced_packet`] fills for this packet.
+/// The number of bytes that [`enhanced_packet`] fills for this packet.
 #[inline]
 pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
     let option_count = usize::from(record.queue.is_some()) + usize::from(record.direction.is_some());
@@ -144,20 +144,22 @@ pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
     ENHANCED_HEADER + padded(record.data.len()) + option_count * WORD_OPTION + end + size_of::<u32>()
 }
 
-/// Fills `slot`, which has [`enhanced_packet_len`] bytes of any content, with the packet's block.
+/// Encodes the packet's block into `slot`, which has [`enhanced_packet_len`] bytes of any content.
 #[inline]
 pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let data_end = ENHANCED_HEADER + padded(record.data.len());
     let block_len = slot.len() as u32;
 
-    // The padding lies in the word that ends at `data_end`: cleared before header and data take their parts.
+    // The word that ends at `data_end` contains the padding. It is cleared before header and data overwrite
+    // parts of it.
     put(slot, data_end - 4, [0; 4]);
     put(slot, 0, enhanced_header(record, block_len));
     slot[ENHANCED_HEADER..][..record.data.len()].copy_from_slice(record.data);
     options_and_length(slot, data_end, record, block_len);
 }
 
-/// Like [`enhanced_packet`], without the packet's data, which follow the first [`ENHANCED_HEADER`] bytes.
+/// Like [`enhanced_packet`], but without the packet's data, which go between the first [`ENHANCED_HEADER`]
+/// bytes and the rest.
 #[inline]
 pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let block_len = (slot.len() + record.data.len()) as u32;
@@ -179,7 +181,7 @@ fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER]
     header
 }
 
-/// Fills in the bytes after the data and their padding, from `at` on.
+/// Encodes the bytes after the data and their padding, from `at` on.
 #[inline]
 fn options_and_length(slot: &mut [u8], mut at: usize, record: &Record<'_>, block_len: u32) {
     let begin = at;
@@ -213,7 +215,7 @@ fn direction_flags(direction: Direction) -> u32 {
     }
 }
 
-/// A block in the making; for all blocks but those of packets.
+/// A block under construction, of any type except packets.
 struct Block {
     bytes: Vec<u8>,
     has_options: bool,
@@ -222,7 +224,7 @@ struct Block {
 impl Block {
     fn begin(block_type: u32) -> Self {
         let mut bytes = block_type.to_le_bytes().to_vec();
-        bytes.extend([0; 4]); // the length, once it is known
+        bytes.extend([0; 4]); // Placeholder for the length.
         Self { bytes, has_options: false }
     }
 
@@ -256,7 +258,8 @@ impl Block {
     }
 }
 
-/// As much of an option's value as its 16-bit length can say, without cutting a character of UTF-8.
+/// The maximum prefix of an option's value that a 16-bit length can describe, without splitting a UTF-8
+/// character.
 fn option_value_len(value: &[u8]) -> usize {
     let mut len = value.len().min(usize::from(u16::MAX));
     while len < value.len() && value[len] & 0xc0 == 0x80 {
@@ -265,7 +268,7 @@ fn option_value_len(value: &[u8]) -> usize {
     len
 }
 
-/// The length of the whole block at the head of `bytes`, which may be of either byte order, and whether it is a packet.
+/// The length of the block at the beginning of `bytes`, in either byte order, and whether it is a packet.
 pub(crate) fn next_block(bytes: &[u8]) -> (usize, bool) {
     let word = |at: usize| [bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]];
     let ours = u32::from_le_bytes(word(4)) as usize;
@@ -274,7 +277,7 @@ pub(crate) fn next_block(bytes: &[u8]) -> (usize, bool) {
     (number(word(4)) as usize, matches!(number(word(0)), OBSOLETE_PACKET | SIMPLE_PACKET | ENHANCED_PACKET))
 }
 
-// The largest block of a packet must have a length that 32 bits hold with room to spare.
+// The length of the largest packet block must fit 32 bits.
 const _: () = assert!(PACKET_BYTES_MAX < u32::MAX / 2);
 
 #[cfg(test)]
@@ -284,7 +287,7 @@ mod tests {
     use crate::Timestamp;
 
     fn packet_block(record: &Record<'_>) -> Vec<u8> {
-        let mut slot = vec![0xee; enhanced_packet_len(record)]; // what an earlier packet left there
+        let mut slot = vec![0xee; enhanced_packet_len(record)]; // Bytes left by an earlier packet.
         enhanced_packet(&mut slot, record);
         slot
     }

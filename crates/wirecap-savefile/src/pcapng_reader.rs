@@ -1,4 +1,4 @@
-//! pcapng, read: sections of either byte order, interfaces, packets of all three kinds and statistics.
+//! Reads pcapng: sections of either byte order, interfaces, all three types of packet blocks, and statistics.
 
 use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
 use crate::fields::{ByteOrder, Fields};
@@ -9,24 +9,24 @@ use crate::pcapng::{
 use crate::window::Window;
 use crate::{Direction, Interface, LinkType, ReadError, Section, Statistics, Timestamp};
 
-/// Type, length and, in a section header, the byte-order magic; no block is shorter.
+/// Type, length and, in a section header, the byte-order magic: the minimum length of a block.
 const BLOCK_HEAD: usize = 12;
-/// Where a block's body begins: after its type and length.
+/// Offset of a block's body, after its type and length.
 const BODY_START: usize = 8;
 const TRAILING_LENGTH: usize = 4;
 
-/// Each takes some memory even if it takes few bytes of the file.
+/// Each interface takes memory, even if it takes few bytes in the file.
 const INTERFACES_MAX: usize = 65_536;
-/// A text of an interface is cut at this many bytes.
+/// Maximum length of an interface's text; longer texts are truncated.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// The maximum bytes of the texts of all interfaces; later ones are omitted.
+/// Maximum total length of the texts of all interfaces; further texts are omitted.
 const TEXTS_BYTES_MAX: usize = 16 << 20;
 
 pub(crate) struct PcapngReader {
     order: ByteOrder,
-    /// Where the section's interfaces begin among those of the file.
+    /// Index of the section's first interface among those of the file.
     section_start: usize,
-    /// Of every interface of the file.
+    /// One entry for each interface of the file.
     clocks: Vec<Clock>,
     texts: Texts,
 }
@@ -37,7 +37,7 @@ impl Default for PcapngReader {
     }
 }
 
-/// Room for the texts of interfaces, which a small compressed file may have gigabytes of.
+/// Limits the texts of interfaces: a small compressed file may contain gigabytes of them.
 struct Texts {
     left_bytes: usize,
 }
@@ -49,7 +49,7 @@ impl Default for Texts {
 }
 
 impl Texts {
-    /// The text, cut where it is too long; none if there is no room left for any.
+    /// Returns the text, truncated if it is too long, or `None` if the limit is reached.
     fn take(&mut self, value: Fields<'_>) -> Option<String> {
         if self.left_bytes == 0 {
             return None;
@@ -66,22 +66,22 @@ impl Texts {
     }
 }
 
-/// The fault of a block.
+/// Why a block is invalid.
 type Problem = String;
 
-/// The contents of a packet's block: the packet, with its interface counted in its section and the place of its data in
-/// the block, and its time in the interface's ticks.
+/// A decoded packet block: the packet, with its interface number in the section and the range of its data in
+/// the block, and its time in ticks of the interface.
 type BlockPacket = (Packet, Option<u64>);
 
 impl PcapngReader {
-    /// That of the section.
+    /// The byte order of the current section.
     pub(crate) fn order(&self) -> ByteOrder {
         self.order
     }
 
     /// Whether a file that begins with `magic` is pcapng.
     pub(crate) fn is_magic(magic: [u8; 4]) -> bool {
-        u32::from_le_bytes(magic) == SECTION_HEADER // the same in both byte orders
+        u32::from_le_bytes(magic) == SECTION_HEADER // The same in both byte orders.
     }
 
     /// Reads the next block.
@@ -110,7 +110,7 @@ impl PcapngReader {
         Ok(Step::Packet(packet))
     }
 
-    /// A block's type and length. A section header sets the byte order for itself and what follows.
+    /// A block's type and length. A section header sets the byte order for itself and the blocks after it.
     fn block_head(&mut self, head: &[u8]) -> Result<(u32, usize), Problem> {
         let (magic, order) = (head.first_chunk(), head.last_chunk());
         if magic.copied().is_some_and(Self::is_magic) {
@@ -140,7 +140,7 @@ impl PcapngReader {
         Ok(Fields::new(block, BODY_START, self.order))
     }
 
-    /// Takes in a block that is not a packet.
+    /// Processes a block that is not a packet.
     fn other_block(
         &mut self,
         block_type: u32,
@@ -162,12 +162,12 @@ impl PcapngReader {
                 self.clocks.push(clock);
             }
             INTERFACE_STATISTICS => self.statistics(body, contents).ok_or_else(cut_short)??,
-            _ => {} // names, secrets and whatever is to come
+            _ => {} // Name resolution, secrets and unknown blocks.
         }
         Ok(())
     }
 
-    /// Gives a packet its interface among those of the file, and its time.
+    /// Converts a packet's interface number to an index in the file, and its ticks to a time.
     #[inline]
     fn complete(&self, packet: &mut Packet, ticks: Option<u64>, contents: &Contents) -> Result<(), Problem> {
         let index = self.interface_index(packet.interface, contents)?;
@@ -180,7 +180,7 @@ impl PcapngReader {
         Ok(())
     }
 
-    /// Finds an interface of the section among those of the file.
+    /// Converts an interface number of the section to an index in the file.
     fn interface_index(&self, interface: u32, contents: &Contents) -> Result<usize, Problem> {
         let interface_count = self.section_interfaces(contents).len();
         if interface as usize >= interface_count {
@@ -218,7 +218,7 @@ impl PcapngReader {
     }
 }
 
-/// The name of the block in which a truncated file ends.
+/// The name of a block type, for errors about truncated files.
 fn block_name(block_type: u32) -> &'static str {
     match block_type {
         ENHANCED_PACKET | SIMPLE_PACKET | OBSOLETE_PACKET => "packet",
@@ -230,7 +230,7 @@ fn too_short(block_type: u32) -> Problem {
     format!("a block of type {block_type:#x} is too short for its contents")
 }
 
-/// A time as all blocks have it: two words, the upper one first.
+/// Reads a time: two words, the upper one first in all blocks.
 fn ticks(fields: &mut Fields<'_>) -> Option<u64> {
     fields.words().map(ticks_of_words)
 }
@@ -247,11 +247,11 @@ fn enhanced_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
 fn obsolete_packet(mut body: Fields<'_>) -> Option<BlockPacket> {
     let interface = body.u16()?;
     let _dropped_before = body.u16()?;
-    // The options have the same numbers, but there is none for a queue.
+    // The options have the same codes as those of enhanced packets, but this block has none for a queue.
     timed_packet(interface.into(), body).map(|(packet, ticks)| (Packet { queue: None, ..packet }, ticks))
 }
 
-/// What enhanced and obsolete packets have in common.
+/// The common part of enhanced and obsolete packets.
 #[inline]
 fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
     let [high, low, captured_len, wire_len] = body.words()?;
@@ -267,7 +267,7 @@ fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
     Some((packet, Some(ticks_of_words([high, low]))))
 }
 
-/// The block has no captured length: it follows from the interface's `snap_len`.
+/// This block has no captured length; it follows from the interface's `snap_len`.
 fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<BlockPacket> {
     let wire_len = body.u32()?;
     let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);
@@ -289,11 +289,11 @@ fn flags_direction(flags: u32) -> Option<Direction> {
 fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
     let _byte_order_magic = body.u32()?;
     let (major, minor) = (body.u16()?, body.u16()?);
-    // As libpcap: 1.2 is what some wrote for 1.0.
+    // Like libpcap: some programs wrote 1.2 for 1.0.
     if !matches!((major, minor), (1, 0 | 2)) {
         return Some(Err(format!("the section has pcapng version {major}.{minor}, not 1.0")));
     }
-    let _section_len = body.u64()?; // often unknown, and nothing that is needed
+    let _section_len = body.u64()?; // Often unknown, and not needed.
     let mut section = Section::default();
     for_each_option(body, |code, value| match code {
         option::COMMENT => section.comment = Some(text(value)),
@@ -327,7 +327,7 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
     Some((interface, clock))
 }
 
-/// The clock that a comment of ours names.
+/// The clock named by a comment of wirecap.
 fn time_source(comment: Fields<'_>, texts: &mut Texts) -> Option<String> {
     if !comment.rest().starts_with(TIME_SOURCE_PREFIX.as_bytes()) {
         return None;
@@ -337,12 +337,12 @@ fn time_source(comment: Fields<'_>, texts: &mut Texts) -> Option<String> {
     (name != TIME_SOURCE_NONE).then(|| name.to_owned())
 }
 
-/// A text should be UTF-8 without a final zero; not all programs know.
+/// A text should be UTF-8 without a terminating zero, but some programs write neither correctly.
 fn text(value: Fields<'_>) -> String {
     String::from_utf8_lossy(value.rest()).trim_end_matches('\0').to_owned()
 }
 
-/// Gives `each` the code and value of every option; `None` where one is longer than its block.
+/// Calls `each` with the code and value of every option; `None` if an option exceeds its block.
 #[inline]
 fn for_each_option<'a>(mut options: Fields<'a>, mut each: impl FnMut(u16, Fields<'a>)) -> Option<()> {
     while !options.is_empty() {
@@ -356,7 +356,7 @@ fn for_each_option<'a>(mut options: Fields<'a>, mut each: impl FnMut(u16, Fields
     Some(())
 }
 
-/// How an interface's ticks become nanoseconds since the epoch.
+/// Converts an interface's ticks to nanoseconds since the epoch.
 #[derive(Debug, Clone, Copy)]
 struct Clock {
     unit: Unit,
@@ -365,28 +365,28 @@ struct Clock {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
-    /// So many nanoseconds.
+    /// A tick is this many nanoseconds.
     Nanoseconds(u64),
-    /// Such a part of a nanosecond.
+    /// A nanosecond is this many ticks.
     NanosecondOver(u64),
-    /// Two to the minus this power of a second.
+    /// A second is two to the power of this number of ticks.
     SecondOverPowerOf2(u8),
 }
 
 impl Default for Clock {
     fn default() -> Self {
-        Self { unit: Unit::of_tsresol(6), offset_s: 0 } // microseconds
+        Self { unit: Unit::of_tsresol(6), offset_s: 0 } // Microseconds, the default.
     }
 }
 
 impl Unit {
-    /// The option's upper bit chooses the base, the others are the negative power.
+    /// The option's upper bit selects the base, the other bits are the negative exponent.
     fn of_tsresol(tsresol: u8) -> Self {
         let power = tsresol & 0x7f;
         match power {
             _ if tsresol != power => Self::SecondOverPowerOf2(power),
             0..=9 => Self::Nanoseconds(10_u64.pow(9 - u32::from(power))),
-            // The largest number of units smaller than 10^-28 s is not one nanosecond.
+            // With ticks smaller than 10^-28 s, even the largest number of ticks is less than a nanosecond.
             _ => 10_u64.checked_pow(u32::from(power) - 9).map_or(Self::Nanoseconds(0), Self::NanosecondOver),
         }
     }
@@ -401,7 +401,7 @@ impl Unit {
 }
 
 impl Clock {
-    /// `None` for times before 1970 or after 2554, which a [`Timestamp`] does not have.
+    /// `None` for times before 1970 or after 2554, which [`Timestamp`] cannot represent.
     #[inline]
     fn timestamp(&self, ticks: u64) -> Option<Timestamp> {
         let nanos = self.unit.nanos(ticks).cast_signed() + i128::from(self.offset_s) * 1_000_000_000;

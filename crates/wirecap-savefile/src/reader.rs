@@ -13,10 +13,10 @@ use crate::pcapng_reader::PcapngReader;
 use crate::window::Window;
 use crate::{Format, Interface, ReadError, Record, Section, Statistics};
 
-/// Reads packets from a pcapng or pcap file, as it is or compressed by gzip or Zstandard.
+/// Reads packets from a pcapng or pcap file, uncompressed or compressed by gzip or Zstandard.
 ///
-/// An error leaves the reader before what it could not read: all that stands before has been given by then,
-/// and another try gives the same error unless the file has grown.
+/// On an error, the reader has returned everything before the error. Another call returns the same error
+/// unless the file has grown.
 ///
 /// ```no_run
 /// let mut reader = wirecap_savefile::Reader::open("trace.pcapng.zst")?;
@@ -31,12 +31,12 @@ pub struct Reader {
     contents: Contents,
 }
 
-/// The parts of a file after the header of pcap.
+/// An element of a file after its pcap file header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part<'a> {
     /// A packet.
     Packet(Record<'a>),
-    /// A block of pcapng that is not a packet, all its bytes.
+    /// All bytes of a pcapng block that is not a packet.
     Block(&'a [u8]),
 }
 
@@ -64,12 +64,13 @@ impl Reader {
     /// [`ReadError::UnknownFormat`] if it is not a savefile, and those of [`next_record`](Self::next_record).
     pub fn new(source: impl Read + Send + 'static) -> Result<Self, ReadError> {
         let mut reader = Self::from_start(source)?;
-        // A packet would be an error: it has no interface.
+        // A packet before the first interface causes an error, so this loop ends.
         while reader.contents.interfaces.is_empty() && !matches!(reader.step()?, Step::End) {}
         Ok(reader)
     }
 
-    /// As [`new`](Self::new), but reads nothing of a pcapng file yet, for a [`Conversion`](crate::Conversion).
+    /// Like [`new`](Self::new), but does not read ahead to a pcapng file's first interface; for a
+    /// [`Conversion`](crate::Conversion).
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Reader {
         Ok(Self { window, blocks, contents })
     }
 
-    /// Gives the next packet, or `None` after the last.
+    /// Returns the next packet, or `None` after the last.
     ///
     /// # Errors
     ///
@@ -103,7 +104,8 @@ impl Reader {
         }
     }
 
-    /// The next part, packet or not, or `None` at the end. [`offset`](Self::offset) before the call is where it begins.
+    /// Returns the next packet or other block, or `None` at the end. It begins at the
+    /// [`offset`](Self::offset) before the call.
     ///
     /// # Errors
     ///
@@ -116,7 +118,7 @@ impl Reader {
         })
     }
 
-    /// What kind of file it is.
+    /// The file's format.
     pub fn format(&self) -> Format {
         match self.blocks {
             Blocks::Pcap(_) => Format::Pcap,
@@ -124,25 +126,25 @@ impl Reader {
         }
     }
 
-    /// Where and with what the most recently read packets were captured.
+    /// The section of the most recently read packets.
     pub fn section(&self) -> &Section {
         &self.contents.section
     }
 
-    /// The interfaces known so far, those of all sections; [`Record::interface`] is an index into them.
+    /// The interfaces read so far, of all sections; [`Record::interface`] is an index into them.
     ///
-    /// A file may describe an interface anywhere before its first packet. A pcap file has one interface,
-    /// of which it knows only link type and `snap_len`.
+    /// A file may describe an interface anywhere before its first packet. A pcap file has one interface, with
+    /// only a link type and a `snap_len`.
     pub fn interfaces(&self) -> &[Interface] {
         &self.contents.interfaces
     }
 
-    /// The counts of an interface: the latest ones that the file has so far.
+    /// The counters of an interface: the latest ones read so far.
     pub fn statistics(&self, interface: u32) -> Option<&Statistics> {
         self.contents.statistics.get(interface as usize)?.as_ref()
     }
 
-    /// How many bytes of the file were read; of a compressed file, of its decompressed contents.
+    /// The number of bytes read of the file; for a compressed file, of its decompressed contents.
     pub fn offset(&self) -> u64 {
         self.window.offset()
     }
@@ -154,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// The byte order of the last block, in a pcapng file.
+    /// The byte order of the last block of a pcapng file.
     pub(crate) fn byte_order(&self) -> ByteOrder {
         match &self.blocks {
             Blocks::Pcap(_) => ByteOrder::Little,
@@ -162,7 +164,7 @@ impl Reader {
         }
     }
 
-    /// The bytes at a place that the last step returned.
+    /// The bytes at a range that the last step returned.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         self.window.bytes(place)
     }

@@ -1,7 +1,7 @@
-//! Directories that several users may write to, such as /tmp: what another user put there is not written to.
+//! Protection against entries that another user created in a shared directory such as /tmp.
 //!
-//! The kernel has such rules too (`fs.protected_symlinks` and its siblings, proc_sys_fs(5)), which a system may have off, and
-//! which do not cover files that are opened without `O_CREAT`.
+//! The kernel has similar rules (`fs.protected_symlinks` and related settings, proc_sys_fs(5)), but they may
+//! be off, and they do not apply to files opened without `O_CREAT`.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -12,8 +12,9 @@ const OTHERS_WRITE: u32 = 0o002;
 const GROUP_WRITES: u32 = 0o020;
 const STICKY: u32 = 0o1000;
 
-/// Whether another user may have created the entry at `path`: several users may write to the directory, and the entry
-/// is a hard link or belongs to a user other than this one, root and the directory's owner.
+/// Whether another user may have created the entry at `path`: several users may write to the directory, and
+/// the entry is a hard link or belongs to a user other than the process's user, root and the directory's
+/// owner.
 ///
 /// # Errors
 ///
@@ -45,7 +46,7 @@ fn directory_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Of a file or a directory.
+/// The ownership of a file or a directory.
 #[derive(Debug, Clone, Copy)]
 struct Ownership {
     user: u32,
@@ -55,13 +56,13 @@ struct Ownership {
 
 impl Ownership {
     fn of(metadata: &Metadata) -> Self {
-        // The links of a directory are its subdirectories.
+        // For a directory, the link count is the number of subdirectories.
         let is_hard_link = !metadata.is_dir() && metadata.nlink() > 1;
         Self { user: metadata.uid(), mode: metadata.mode(), is_hard_link }
     }
 }
 
-/// Without the sticky bit a directory's group counts as trusted.
+/// The group of a directory without the sticky bit is trusted.
 fn is_planted_entry(directory: &Ownership, entry: &Ownership, user: Option<u32>) -> bool {
     let group_is_shared = directory.mode & (STICKY | GROUP_WRITES) == STICKY | GROUP_WRITES;
     if directory.mode & OTHERS_WRITE == 0 && !group_is_shared {
@@ -71,8 +72,8 @@ fn is_planted_entry(directory: &Ownership, entry: &Ownership, user: Option<u32>)
     !is_trusted || entry.is_hard_link
 }
 
-/// The user whose rights this process has, if /proc tells. The owner of /proc/self does not: that of a process with file
-/// capabilities is root.
+/// The effective user of this process, if /proc reports it. The owner of /proc/self is not reliable: for a
+/// process with file capabilities it is root.
 fn effective_user() -> Option<u32> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let users = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

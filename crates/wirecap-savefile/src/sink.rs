@@ -1,4 +1,4 @@
-//! Where a writer's bytes go: a file that can be cut back to a packet boundary, or a stream that cannot.
+//! Destinations of a writer: a file, which can be truncated to a packet boundary, or a stream, which cannot.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 
 use crate::shared::refuse_planted;
 
-/// For the owner only.
+/// Read and write for the owner only.
 const PRIVATE: u32 = 0o600;
 
-/// Takes a savefile's bytes in order.
+/// Accepts the bytes of a savefile in order.
 pub trait Sink {
-    /// Appends some of `bytes` and says how many, as [`io::Write::write`] does.
+    /// Appends some of `bytes` and returns their number, like [`io::Write::write`].
     ///
     /// # Errors
     ///
-    /// Whatever the system says; nothing of `bytes` has been appended then.
+    /// The system's error; none of `bytes` has been appended then.
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Removes the last `byte_count` bytes again; `Ok(false)` if they cannot be removed from this sink.
+    /// Removes the last `byte_count` bytes; `Ok(false)` if this sink cannot remove bytes.
     ///
     /// # Errors
     ///
@@ -35,29 +35,30 @@ pub trait Sink {
         Ok(())
     }
 
-    /// Writes what ends the file, after the last bytes.
+    /// Writes the bytes that end the file, after all others.
     ///
     /// # Errors
     ///
-    /// Whatever the system says.
+    /// The system's error.
     fn end(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    /// What to call it in an error message: a path.
+    /// The name for error messages: a path.
     fn name(&self) -> String;
 }
 
 /// A file that a [`Writer`](crate::Writer) creates.
 ///
-/// Packets are other people's letters: the file is created with mode 0600, no symbolic link is followed to a regular
-/// file but those of this process's own descriptors (`/dev/stdout`), and a file that another sink has open is refused. Pipes, terminals and other devices are opened as they are,
-/// but nothing is that another user may have put into a directory for all ([`is_planted`](crate::is_planted)).
+/// Captured packets are confidential: the file is created with mode 0600. Rejected are a symbolic link to a
+/// regular file, unless it names a descriptor of this process (`/dev/stdout`); a file that another sink has
+/// open; and an entry of a shared directory that another user may have created
+/// ([`is_planted`](crate::is_planted)). Pipes, terminals and other devices are opened, also through a link.
 #[derive(Debug)]
 pub struct FileSink {
     file: File,
     path: PathBuf,
-    /// The bytes that a regular file has; a device or a named pipe has no length.
+    /// The length of a regular file; `None` for a device or a named pipe.
     len: Option<u64>,
 }
 
@@ -66,12 +67,12 @@ impl FileSink {
     ///
     /// # Errors
     ///
-    /// Whatever the system says of opening it; [`io::ErrorKind::WouldBlock`] if another sink has it open.
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if another sink has the file open.
     pub fn create(path: impl AsRef<Path>) -> io::Result<Self> {
         Self::open(path.as_ref(), false)
     }
 
-    /// Creates the file, or empties the regular file that exists.
+    /// Creates the file, or truncates an existing regular file to zero length.
     ///
     /// # Errors
     ///
@@ -95,7 +96,8 @@ impl FileSink {
     }
 
     fn open(path: &Path, replaces: bool) -> io::Result<Self> {
-        // Exclusive creation follows no symbolic link, and no file can be put there in between.
+        // Exclusive creation does not follow symbolic links, and leaves no time for another process to create
+        // the file.
         let created = File::options().write(true).create_new(true).mode(PRIVATE).open(path);
         let file = match created {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -106,7 +108,7 @@ impl FileSink {
         let is_regular = file.metadata()?.is_file();
         if is_regular {
             lock(&file)?;
-            // Only now: what another sink writes must not be lost.
+            // Truncate only after locking: the data of another sink must not be lost.
             file.set_len(0)?;
             if !names_descriptor(path) {
                 file.set_permissions(Permissions::from_mode(PRIVATE))?;
@@ -115,7 +117,8 @@ impl FileSink {
         Ok(Self { file, path: path.to_owned(), len: is_regular.then_some(0) })
     }
 
-    /// Creates the file; fails with [`io::ErrorKind::AlreadyExists`] if `path` exists, even as a pipe or a link.
+    /// Creates the file; fails with [`io::ErrorKind::AlreadyExists`] if `path` exists, including as a pipe or
+    /// a link.
     ///
     /// # Errors
     ///
@@ -142,8 +145,8 @@ impl FileSink {
         }
         let file = File::options().write(true).open(path)?;
         let target = file.metadata()?;
-        // A link may lead to a pipe or a device, as /dev/stdout does. The opened file decides, not the current target
-        // of the path.
+        // A link may lead to a pipe or a device, as /dev/stdout does. The check uses the opened file: the
+        // link may change its target at any time.
         let is_entry = (entry.dev(), entry.ino()) == (target.dev(), target.ino());
         if target.is_file() && !is_entry && !names_descriptor(path) {
             return refused("it is a symbolic link to a file, which is not followed");
@@ -151,12 +154,12 @@ impl FileSink {
         Ok(file)
     }
 
-    /// The file's path, as it was given.
+    /// The path as passed to the constructor.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The open file, for instance to synchronise it with its disk.
+    /// Returns the open file, for instance to sync it.
     pub fn into_file(self) -> File {
         self.file
     }
@@ -183,8 +186,8 @@ impl Sink for FileSink {
     }
 }
 
-/// Whether `path` names a descriptor of this process, as /dev/stdout does: other users cannot create such a link, and
-/// its target was opened by the process or its parent.
+/// Whether `path` names a descriptor of this process, like /dev/stdout. Other users cannot create such a
+/// link, and the process or its parent opened the target.
 fn names_descriptor(path: &Path) -> bool {
     let folders = ["/dev/fd", "/proc/self/fd", "/proc/thread-self/fd"];
     let streams = ["/dev/stdout", "/dev/stderr"];
@@ -192,7 +195,7 @@ fn names_descriptor(path: &Path) -> bool {
         || streams.iter().any(|stream| path == Path::new(stream))
 }
 
-/// Held until the file is closed. A file system without locks has none.
+/// Locks the file until it is closed. On a file system without locks it does nothing.
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {
@@ -202,9 +205,9 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// Anything that can be written to: a pipe, a compressor, standard output.
+/// A sink for any writer: a pipe, a compressor, standard output.
 ///
-/// Open standard output as a separate [`File`]: [`io::Stdout`] searches for ends of lines.
+/// For standard output, open a separate [`File`]: [`io::Stdout`] is line-buffered.
 #[derive(Debug)]
 pub struct StreamSink<W> {
     stream: W,
@@ -212,12 +215,12 @@ pub struct StreamSink<W> {
 }
 
 impl<W: Write> StreamSink<W> {
-    /// Writes to `stream`, which error messages call `name`.
+    /// Writes to `stream`; error messages call it `name`.
     pub fn new(stream: W, name: impl Into<String>) -> Self {
         Self { stream, name: name.into() }
     }
 
-    /// The stream itself.
+    /// Returns the stream.
     pub fn into_inner(self) -> W {
         self.stream
     }

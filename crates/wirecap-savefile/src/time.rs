@@ -1,10 +1,10 @@
-//! Points in time as savefiles and users see them: nanoseconds of UTC.
+//! Points in time: nanoseconds since the Unix epoch, in UTC.
 
 use std::fmt;
 
-/// A packet's time of arrival: nanoseconds since the Unix epoch, UTC.
+/// A packet's arrival time in nanoseconds since the Unix epoch, UTC.
 ///
-/// Sixty-four bits of nanoseconds last until the year 2554.
+/// The type ends in the year 2554.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
@@ -24,7 +24,7 @@ impl Timestamp {
         self.0 / 1_000_000_000
     }
 
-    /// The nanoseconds that [`unix_seconds`](Self::unix_seconds) leaves out, below 1,000,000,000.
+    /// The nanoseconds within the second, below 1,000,000,000.
     pub const fn subsec_nanos(self) -> u32 {
         (self.0 % 1_000_000_000) as u32
     }

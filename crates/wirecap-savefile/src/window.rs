@@ -1,11 +1,11 @@
-//! The part of a savefile that is in memory: filled at its end, consumed at its front.
+//! The part of a savefile in memory: filled at the end, consumed from the front.
 
 use std::io::{self, Read};
 use std::ops::Range;
 
 use crate::ReadError;
 
-/// Few enough system calls, and still in a core's own cache.
+/// Large enough for few system calls, small enough for a core's own cache.
 const WINDOW_BYTES: usize = 256 << 10;
 
 pub(crate) struct Window {
@@ -15,7 +15,8 @@ pub(crate) struct Window {
     end: usize,
     /// The offset of `start` in the file; for a compressed file, in its decompressed contents.
     offset: u64,
-    /// Why the source is not asked again: after an error some decompressors pretend that all is well.
+    /// An error of the source, which later calls return again: some decompressors do not report it a second
+    /// time.
     failure: Option<(io::ErrorKind, String)>,
 }
 
@@ -24,14 +25,14 @@ impl Window {
         Self { source, buffer: vec![0; WINDOW_BYTES], start: 0, end: 0, offset: 0, failure: None }
     }
 
-    /// The place in the file of what [`need`](Self::need) gives.
+    /// The offset in the file of the bytes that [`need`](Self::need) returns.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next `len` bytes; `None` where the file ends before the first of them.
+    /// The next `len` bytes; `None` if the file has no more bytes.
     ///
-    /// The caller bounds `len`: the window grows to it if the file is as long as that.
+    /// The window grows to `len` if the file has that many bytes, so the caller must limit `len`.
     pub(crate) fn need(&mut self, len: usize, what: &'static str) -> Result<Option<&[u8]>, ReadError> {
         if self.end - self.start < len {
             self.fill(len).map_err(|source| ReadError::Source { offset: self.offset, source })?;
@@ -45,7 +46,8 @@ impl Window {
         }
     }
 
-    /// Goes past the next `len` bytes, which `need` has given, and says where they are until the next `need`.
+    /// Skips the next `len` bytes, which `need` has returned. Returns their range, valid until the next
+    /// `need`.
     pub(crate) fn consume(&mut self, len: usize) -> Range<usize> {
         let consumed = self.start..self.start + len;
         self.start += len;
@@ -53,12 +55,12 @@ impl Window {
         consumed
     }
 
-    /// The bytes at a place that [`consume`](Self::consume) has given.
+    /// The bytes at a range that [`consume`](Self::consume) returned.
     pub(crate) fn bytes(&self, place: Range<usize>) -> &[u8] {
         &self.buffer[place]
     }
 
-    /// Reads until there are `len` bytes, or the source ends.
+    /// Reads until the window has `len` bytes, or the source ends.
     #[cold]
     fn fill(&mut self, len: usize) -> io::Result<()> {
         self.buffer.copy_within(self.start..self.end, 0);
@@ -66,7 +68,8 @@ impl Window {
         self.start = 0;
         while self.end < len {
             if self.end == self.buffer.len() {
-                // Grows only with the bytes actually read: `len` is only the file's claim.
+                // The window grows only with bytes actually read: `len` is an unverified number from the
+                // file.
                 self.buffer.resize(len.min(2 * self.end), 0);
             }
             match self.read()? {

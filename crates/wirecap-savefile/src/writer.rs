@@ -1,8 +1,8 @@
-//! The writer: blocks are collected in one buffer and handed to a sink in large writes.
+//! Collects blocks in a buffer and passes them to a sink in large writes.
 //!
-//! The buffer always begins at a packet boundary of the file. The sink already has the first `handed_over` bytes; that
-//! is more than none only after a failed write to a sink that cannot undo it. A later flush then continues in the
-//! middle of the torn packet.
+//! The buffer always begins at a packet boundary of the file. The sink already has the first `handed_over`
+//! bytes: more than zero only after a failed write to a sink that cannot remove bytes. A later flush then
+//! continues in the middle of the incomplete packet.
 
 use std::error::Error;
 use std::fmt;
@@ -12,17 +12,17 @@ use crate::{
     Format, Interface, LinkType, PACKET_BYTES_MAX, Record, Section, Sink, Statistics, Timestamp, pcap, pcapng,
 };
 
-/// Large enough that the system call costs nothing per packet, small enough for a core's own cache.
+/// Large enough to make the system call's cost per packet negligible, small enough for a core's own cache.
 const BUFFER_BYTES: usize = 1 << 20;
 
 /// Writes packets to a savefile.
 ///
-/// Packets wait in a buffer until it is full, [`flush`](Self::flush) or [`finish`](Self::finish); a file is
-/// whole whenever the process dies between two writes, and ends in the middle of a packet only if it dies
-/// inside one. A writer that is dropped tries to flush, but the error is lost.
+/// Packets stay in a buffer until it is full or [`flush`](Self::flush) or [`finish`](Self::finish) is called.
+/// If the process is killed, the file ends with a whole packet unless a write was in progress. A dropped
+/// writer flushes, but ignores errors.
 ///
-/// After an error the writer goes on where it was: what could not be written stays in the buffer, and a
-/// flush tries again.
+/// A writer can be used after an error: data that could not be written stay in the buffer, and the next flush
+/// tries again.
 ///
 /// ```
 /// use wirecap_savefile::{Format, Interface, Record, Section, StreamSink, Writer};
@@ -36,34 +36,34 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// # Ok::<(), wirecap_savefile::WriteError>(())
 /// ```
 pub struct Writer<S: Sink> {
-    /// `None` only after `finish` has taken it.
+    /// `None` only after `finish`.
     sink: Option<S>,
     format: Format,
-    /// pcap only: the link type in the file's header, once there is an interface.
+    /// For pcap: the link type in the file's header, set by the first interface.
     link_type: Option<LinkType>,
     interface_count: u32,
-    /// The longest packet that the file may hold.
+    /// Maximum packet length of the file.
     data_bytes_max: usize,
     /// Filled up to `end`.
     buffer: Box<[u8]>,
     end: usize,
     handed_over: usize,
-    /// The bytes of the file before the buffer.
+    /// Bytes of the file before the buffer.
     settled_bytes: u64,
-    /// The packets before the buffer.
+    /// Packets before the buffer.
     settled_packets: u64,
     buffered_packets: u64,
 }
 
 impl<S: Sink> Writer<S> {
-    /// Begins a savefile; nothing reaches the sink before the first flush.
+    /// Begins a savefile. The sink receives no bytes before the first flush.
     ///
-    /// A pcap file's own header needs a link type: it is made when the first interface is added.
+    /// A pcap file's header contains the link type, so it is created with the first interface.
     pub fn new(sink: S, format: Format, section: &Section) -> Self {
         Self::with_buffer(sink, format, section, BUFFER_BYTES)
     }
 
-    /// Begins a savefile with a buffer of `buffer_bytes`, which grows only for a packet that is longer.
+    /// Begins a savefile with a buffer of `buffer_bytes`, which grows only for a longer packet.
     pub fn with_buffer(sink: S, format: Format, section: &Section, buffer_bytes: usize) -> Self {
         let head = match format {
             Format::Pcapng => pcapng::section_header(section),
@@ -86,14 +86,14 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Begins a pcapng file of blocks that are there already, its section header among them.
+    /// Begins a pcapng file to which existing blocks are copied, including the section header.
     pub(crate) fn of_blocks(sink: S) -> Self {
         let mut writer = Self::new(sink, Format::Pcapng, &Section::default());
         writer.end = 0;
         writer
     }
 
-    /// Writes a whole block of pcapng unchanged.
+    /// Writes a complete pcapng block unchanged.
     pub(crate) fn block(&mut self, block: &[u8]) -> Result<(), WriteError> {
         let (_, is_packet) = pcapng::next_block(block);
         self.append(block)?;
@@ -101,10 +101,10 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Adds an interface and returns its number, for its records.
+    /// Adds an interface and returns its index for records.
     ///
-    /// A pcap file stores only the link type of its interfaces, which must be the same for all, and the `snap_len` of
-    /// the first. libpcap rejects pcapng files whose interfaces differ in either.
+    /// A pcap file stores only the link type of its interfaces, which must be the same for all, and the
+    /// `snap_len` of the first interface.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Writes the counts of an interface; a pcap file cannot store them and is unchanged.
+    /// Writes the counters of an interface. A pcap file cannot store them and is unchanged.
     ///
     /// # Errors
     ///
@@ -161,12 +161,12 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Hands everything written so far to the sink.
+    /// Passes everything written so far to the sink.
     ///
     /// # Errors
     ///
-    /// [`WriteError::BrokenPipe`], [`WriteError::Sink`] or [`WriteError::Torn`]; what could not be written
-    /// stays in the buffer for another flush.
+    /// [`WriteError::BrokenPipe`], [`WriteError::Sink`] or [`WriteError::Torn`]; data that could not be
+    /// written stay in the buffer for another flush.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
         while self.handed_over < self.end {
@@ -182,7 +182,7 @@ impl<S: Sink> Writer<S> {
         flushed.map_err(|error| self.failure(error))
     }
 
-    /// Flushes, and gives the sink back.
+    /// Flushes, and returns the sink.
     ///
     /// # Errors
     ///
@@ -194,12 +194,12 @@ impl<S: Sink> Writer<S> {
         Ok(self.sink.take().expect("a writer has its sink until it is finished"))
     }
 
-    /// The file's length in bytes, with what still waits in the buffer.
+    /// The file's length in bytes, including buffered bytes.
     pub fn file_bytes(&self) -> u64 {
         self.settled_bytes + self.end as u64
     }
 
-    /// The packets written so far, with those that still wait in the buffer.
+    /// The number of packets written so far, including buffered packets.
     pub fn packets(&self) -> u64 {
         self.settled_packets + self.buffered_packets
     }
@@ -225,7 +225,7 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// The next `byte_count` bytes of the buffer, to be filled by the caller.
+    /// Reserves the next `byte_count` bytes of the buffer for the caller to fill.
     #[inline]
     fn reserve(&mut self, byte_count: usize) -> Result<&mut [u8], WriteError> {
         if self.buffer.len() - self.end < byte_count {
@@ -245,7 +245,7 @@ impl<S: Sink> Writer<S> {
         Ok(())
     }
 
-    /// Leaves the sink with whole packets if possible, and reports the result.
+    /// After a failed write, removes an incomplete packet from the sink if possible, and returns the error.
     #[cold]
     fn stopped(&mut self, source: io::Error) -> WriteError {
         let (boundary, packets) = self.last_boundary();
@@ -263,7 +263,8 @@ impl<S: Sink> Writer<S> {
         self.failure(source)
     }
 
-    /// How much of what the sink has is whole, and the packets in it.
+    /// The number of whole-packet bytes at the beginning of what the sink has, and the number of these
+    /// packets.
     fn last_boundary(&self) -> (usize, u64) {
         let (mut boundary, mut packets) = (0, 0);
         while boundary < self.handed_over {
@@ -286,7 +287,7 @@ impl<S: Sink> Writer<S> {
         }
     }
 
-    /// Takes whole blocks, which the sink now has, out of the buffer.
+    /// Removes whole blocks from the buffer that the sink now has.
     fn settle(&mut self, byte_count: usize, packets: u64) {
         self.buffer.copy_within(byte_count..self.end, 0);
         self.end -= byte_count;
@@ -325,7 +326,7 @@ impl<S: Sink> Writer<S> {
 impl<S: Sink> Drop for Writer<S> {
     fn drop(&mut self) {
         if self.sink.is_some() {
-            // A drop cannot report an error: `finish` does.
+            // Drop cannot report an error; `finish` can.
             let _ = self.flush();
         }
     }
@@ -347,52 +348,53 @@ impl<S: Sink> fmt::Debug for Writer<S> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The reader has closed the stream: the usual end of a capture into a pipe.
+    /// The reader has closed the stream, as is usual at the end of a capture into a pipe.
     BrokenPipe {
-        /// The packets that went into the pipe whole.
+        /// The number of whole packets written to the pipe.
         packets: u64,
     },
-    /// The system would not take more. The savefile is whole.
+    /// The system failed to write. The savefile contains whole packets only.
     Sink {
         /// The savefile's path.
         sink: String,
-        /// The packets that are in it.
-        packets: u64,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The system would not take more in the middle of a packet, and the savefile could not be cut before
-    /// that packet: it is a stream, or the system would not.
-    Torn {
-        /// The savefile's path.
-        sink: String,
-        /// The whole packets that are in it.
+        /// The number of packets in it.
         packets: u64,
         /// The system's error.
         source: io::Error,
     },
-    /// The interface's link type is not that of the pcap file.
+    /// The system failed to write in the middle of a packet, and the savefile could not be truncated before
+    /// that packet: it is a stream, or truncation failed.
+    Torn {
+        /// The savefile's path.
+        sink: String,
+        /// The number of whole packets in it.
+        packets: u64,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The interface's link type differs from that of the pcap file.
     LinkType {
         /// The file's link type.
         file: LinkType,
         /// The interface's link type.
         interface: LinkType,
     },
-    /// No interface with this number has been added.
+    /// No interface with this index has been added.
     UnknownInterface {
-        /// The number.
+        /// The index.
         interface: u32,
-        /// How many interfaces there are.
+        /// The number of interfaces.
         interface_count: u32,
     },
-    /// The packet has more bytes than the file may hold for one.
+    /// The packet is longer than the file's maximum.
     TooLong {
-        /// The packet's bytes.
+        /// Length of the packet.
         bytes: usize,
-        /// The most that the file may hold.
+        /// Maximum length in this file.
         bytes_max: usize,
     },
-    /// The packet's time is later than those of a pcap file, whose seconds have 32 bits and end in the year 2106.
+    /// The packet's time is later than a pcap file can store: its seconds have 32 bits and end in the year
+    /// 2106.
     TooLate {
         /// The packet's time.
         timestamp: Timestamp,
@@ -443,7 +445,7 @@ impl Error for WriteError {
 mod tests {
     use super::*;
 
-    /// Takes `room` bytes, at most `gulp` at once, then fails; interrupts every other call.
+    /// Accepts `room` bytes, at most `gulp` per call, then fails. Every other call is interrupted.
     struct Tight {
         file: Vec<u8>,
         room: usize,
@@ -504,7 +506,7 @@ mod tests {
         writer
     }
 
-    /// The contents of a file of `packets` packets.
+    /// The bytes of a file with this number of packets.
     fn whole_file(format: Format, packets: u64) -> Vec<u8> {
         let mut sink = Tight::with_room(usize::MAX);
         let mut writer = begin(&mut sink, format);
@@ -515,7 +517,7 @@ mod tests {
         sink.file
     }
 
-    /// Writes packets until one is refused; gives the error and how many were taken.
+    /// Writes packets until one is rejected. Returns the error and the number of accepted packets.
     fn write_until_refused<S: Sink>(writer: &mut Writer<S>) -> (WriteError, u64) {
         for index in 0..100_000 {
             if let Err(error) = write_one(writer, index) {
@@ -533,7 +535,7 @@ mod tests {
                 let mut writer = begin(&mut sink, format);
                 let (error, taken) = write_until_refused(&mut writer);
                 assert_eq!(writer.packets(), taken);
-                drop(writer); // tries once more, and must not spoil the file
+                drop(writer); // Drop tries to flush once more, and must not damage the file.
                 let WriteError::Sink { packets, .. } = error else { panic!("{error:?}") };
                 assert!(room - sink.file.len() < 120, "room for another packet was left");
                 if packets > 0 {
@@ -561,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_cannot_be_cut_is_called_torn() {
+    fn a_stream_that_cannot_be_truncated_is_reported_as_torn() {
         let mut sink = Tight { takes_back: false, ..Tight::with_room(1234) };
         let (error, _) = write_until_refused(&mut begin(&mut sink, Format::Pcap));
         assert!(matches!(error, WriteError::Torn { .. }), "{error:?}");

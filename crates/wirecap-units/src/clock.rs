@@ -1,4 +1,4 @@
-//! Times on the command line, and for people: local time, by the C library.
+//! Parsing and printing of times in local time, by the C library.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
@@ -10,18 +10,18 @@ const NANOS: u64 = 1_000_000_000;
 
 fn local(seconds: i64) -> libc::tm {
     let mut broken_down = MaybeUninit::zeroed();
-    // SAFETY: both point to what the function expects. It fails only for years that an `int` does not hold; then the
-    // structure stays as it is, with zeros, which is a value of its own.
+    // SAFETY: both pointers are to valid objects of the expected types. The function fails only for years
+    // that do not fit an `int`; the structure then stays zero, which is a valid value.
     unsafe {
         libc::localtime_r(&raw const seconds, broken_down.as_mut_ptr());
         broken_down.assume_init()
     }
 }
 
-/// Seconds since the epoch.
+/// Converts to seconds since the epoch.
 fn seconds(mut broken_down: libc::tm, is_utc: bool) -> i64 {
     broken_down.tm_isdst = -1;
-    // SAFETY: both read and write the structure, which lives.
+    // SAFETY: both functions read and write the structure, which is valid.
     unsafe {
         match is_utc {
             true => libc::timegm(&raw mut broken_down),
@@ -30,12 +30,13 @@ fn seconds(mut broken_down: libc::tm, is_utc: bool) -> i64 {
     }
 }
 
-/// The time, in nanoseconds since the epoch.
+/// The current time in nanoseconds since the epoch.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
-/// A point in time, in nanoseconds since the epoch: `18:00`, `2026-11-22T18:00:00.5`, `-10m`, seconds since 1970.
+/// Parses a point in time to nanoseconds since the epoch: `18:00`, `2026-11-22T18:00:00.5`, `-10m`, or
+/// seconds since 1970.
 ///
 /// # Errors
 ///
@@ -94,7 +95,7 @@ fn time_at(text: &str, now: u64) -> Result<u64, String> {
     of_seconds(seconds(broken_down, text.ends_with('Z')))
 }
 
-/// Checks that packets can lie between two times of the options `--from` and `--to`.
+/// Checks that the time of `--from` is before that of `--to`.
 ///
 /// # Errors
 ///
@@ -114,7 +115,7 @@ fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
     text.split(separator).map(number).collect()
 }
 
-/// Local time, to the microsecond.
+/// Formats local time to the microsecond.
 pub fn text(nanos: u64) -> String {
     let time = local((nanos / NANOS).cast_signed());
     format!(
@@ -129,21 +130,21 @@ pub fn text(nanos: u64) -> String {
     )
 }
 
-/// Local time, to the second.
+/// Formats local time to the second.
 fn text_to_second(nanos: u64) -> String {
     let mut text = text(nanos).replace('T', " ");
     text.truncate("2026-11-22 18:00:00".len());
     text
 }
 
-/// From when until when, to the second: the date once if it is the same.
+/// Formats a time range to the second; the date is printed once if it is the same.
 pub fn span(first: u64, last: u64) -> String {
     let (first, last) = (text_to_second(first), text_to_second(last));
     let is_same_day = first[..10] == last[..10];
     format!("{first} to {}", if is_same_day { &last[11..] } else { &last })
 }
 
-/// How far back the oldest of the packets is at `now`; its date, if that is more than a day.
+/// The age of the oldest packet at `now`; its date if that is more than a day.
 pub fn lag(oldest: u64, now: u64) -> String {
     match Duration::from_nanos(now.saturating_sub(oldest)).as_secs() {
         seconds @ 0..120 => format!("{seconds} s old"),
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_must_be_before_the_other() {
+    fn the_start_must_be_before_the_end() {
         for (from, to) in [(None, None), (Some(5), None), (None, Some(5)), (Some(4), Some(5))] {
             assert_eq!(check_order(from, to), Ok(()));
         }

@@ -1,13 +1,13 @@
-//! Errors in messages.
+//! Formatting of errors.
 
 use std::error::Error;
 
-/// An error with all its causes on one line; a cause that the text contains already is omitted.
+/// An error and all its causes on one line; a cause already contained in the text is omitted.
 pub fn causes(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        // Many errors repeat their causes.
+        // The text of many errors contains that of their causes.
         let more = error.to_string();
         if !text.contains(&more) {
             text += &format!(": {more}");

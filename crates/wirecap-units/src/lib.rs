@@ -1,4 +1,5 @@
-//! Sizes, counts, rates, times, errors and output files as people write and read them on a command line.
+//! Parsing and formatting of sizes, counts, rates, times and errors, and handling of output files, for
+//! command lines.
 
 pub mod clock;
 pub mod error;

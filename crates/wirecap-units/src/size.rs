@@ -1,8 +1,9 @@
-//! Numbers on the command line, with units (`512M`, `10s`), and in reports.
+//! Parsing of numbers with units (`512M`, `10s`), and formatting for reports.
 
 use std::time::Duration;
 
-/// Bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also written `512MiB`. Powers of 1,024.
+/// A number of bytes with an optional unit: `65536`, `512K`, `512M`, `2G`, also `512MiB`. Units are powers of
+/// 1,024.
 ///
 /// # Errors
 ///
@@ -22,10 +23,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| "it is too large".to_owned())
 }
 
-/// Too long to wait for, and so short that its nanoseconds can be counted in 64 bits.
+/// Longer than any useful duration, and short enough for nanoseconds in 64 bits.
 const HOURS_MAX: f64 = 1e6;
 
-/// A time of parts with units, the larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is seconds.
+/// A duration with units, larger units first: `500ms`, `5m`, `1h30m`, `7d`; a number alone is in seconds.
 ///
 /// # Errors
 ///
@@ -60,7 +61,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-/// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Powers of 1,000; at least 1.
+/// A number per second with an optional unit: `500`, `10k`, `1.5M`, `10kpps`. Units are powers of 1,000; at
+/// least 1.
 ///
 /// # Errors
 ///
@@ -85,7 +87,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A number, of those that are one.
+/// Parses a finite number.
 ///
 /// # Errors
 ///
@@ -95,7 +97,7 @@ pub fn number(text: &str) -> Result<f64, String> {
     number.ok_or_else(|| "expected a number".to_owned())
 }
 
-/// A count with its thousands apart: `10,000,000`.
+/// A count with thousands separators: `10,000,000`.
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -108,7 +110,7 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
-/// Bytes for people: `1.0 GiB`.
+/// A readable number of bytes: `1.0 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -120,7 +122,7 @@ pub fn human_bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A rate for people, with three significant digits: `4.32 M`, `870 k`, `12`.
+/// A readable rate with three significant digits: `4.32 M`, `870 k`, `12`.
 pub fn human_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
@@ -196,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn thousands_are_set_apart() {
+    fn thousands_are_separated() {
         assert_eq!(
             [0, 999, 1000, 1_234_567].map(grouped),
             ["0", "999", "1,000", "1,234,567"].map(str::to_owned)
@@ -204,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_rounded_numbers() {
+    fn readable_numbers_are_rounded() {
         assert_eq!(human_bytes(1 << 30), "1.0 GiB");
         assert_eq!(human_bytes(100), "100 bytes");
         assert_eq!(human_rate(4_321_000.0), "4.32 M");

@@ -1,5 +1,5 @@
-// What the tests' programs have in common: TAP, where they capture, PEER, the other end of the cable, on which they send,
-// and the engine, by its number.
+// Shared by the test programs: TAP, the interface on which they capture; PEER, the other end of the cable, on which
+// they send; and the engine's number.
 #include <net/if.h>
 #include <netpacket/packet.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ static void check(const char *what, int holds) {
 
 static int says(const char *words) { return strstr(wirecap_error(), words) != NULL; }
 
-// Frames of 80 bytes, the last of which is their number.
+// Sends frames of 80 bytes; the last byte is the frame's number.
 static void emit(int count) {
     unsigned char frame[80] = "\x02\0\0\0\0\x01\x02\0\0\0\0\x02\x08";
     for (int n = 0; n < count; n++) {

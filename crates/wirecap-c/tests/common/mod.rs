@@ -1,4 +1,4 @@
-//! The library as a user installs it, and beds for programs that use it.
+//! Installs the library as a user would, and provides test beds for programs that use it.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -12,24 +12,24 @@ use std::sync::OnceLock;
 use tempfile::TempDir;
 use wirecap_testbed::{Namespace, VethPair};
 
-/// What no program of ours takes so many seconds for.
+/// A time limit in seconds that no test program needs.
 const PATIENCE: &str = "120";
 
-/// Where this crate's sources are.
+/// The directory of this crate's sources.
 pub(crate) fn sources() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The library as cargo built it.
+/// The library built by cargo.
 pub(crate) fn built() -> PathBuf {
     let test = env::current_exe().unwrap();
-    // Not a folder higher: what lies there `cargo test` does not renew.
+    // The copy one directory higher is not updated by `cargo test`.
     let path = test.parent().unwrap().join("libwirecap_c.so");
     assert!(path.exists(), "{} is not there", path.display());
     path
 }
 
-/// A folder into which the library was installed, as for a package.
+/// A directory in which the library is installed, as for a package.
 pub(crate) fn installed() -> &'static Path {
     static FOLDER: OnceLock<TempDir> = OnceLock::new();
     FOLDER
@@ -50,7 +50,7 @@ pub(crate) fn installed() -> &'static Path {
         .path()
 }
 
-/// What pkg-config says of the installed library.
+/// The output of pkg-config for the installed library.
 pub(crate) fn pkg_config(arguments: &[&str]) -> Vec<String> {
     let output = succeed(
         Command::new("pkg-config")
@@ -62,7 +62,7 @@ pub(crate) fn pkg_config(arguments: &[&str]) -> Vec<String> {
     output.split_whitespace().map(str::to_owned).collect()
 }
 
-/// A program in C, compiled and linked as its user would.
+/// Compiles and links a C program as a user would.
 pub(crate) fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     let source = sources().join(source);
     let program = folder.join(source.file_stem().unwrap());
@@ -73,26 +73,26 @@ pub(crate) fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Runs what must go well; what it says on standard output.
+/// Runs a command that must succeed. Returns its standard output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}:\n{}", said(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Everything that a program said.
+/// All output of a program.
 pub(crate) fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// An example at work: it says on standard error when it is ready, and ends by Ctrl-C.
+/// A running example. It prints a line on standard error when it is ready, and ends on Ctrl-C.
 #[derive(Debug)]
 pub(crate) struct Example(Child);
 
 impl Example {
-    /// Starts it in a namespace and waits until it has said something that begins with `ready`; what it said
-    /// instead, if it ended.
+    /// Starts the example in a namespace and waits until it prints a line that begins with `ready`. If it
+    /// ends first, returns its output as an error.
     pub(crate) fn start(
         namespace: &Namespace,
         source: &str,
@@ -116,14 +116,14 @@ impl Example {
         Err(output)
     }
 
-    /// Ends it as Ctrl-C does; what it printed.
+    /// Interrupts it like Ctrl-C. Returns its output.
     pub(crate) fn end(self) -> String {
         let id = self.0.id().to_string();
         succeed(Command::new("kill").args(["-INT", &id]));
         self.wait()
     }
 
-    /// What it printed when it has ended by itself.
+    /// Waits until it ends by itself. Returns its output.
     pub(crate) fn wait(self) -> String {
         let output = self.0.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", said(&output));
@@ -131,11 +131,10 @@ impl Example {
     }
 }
 
-/// A program that finds the installed library, and is ended if it does not end by itself. A signal to it
-/// reaches the program.
+/// A program that uses the installed library, with a time limit. Signals are passed on to it.
 fn bounded(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("timeout");
-    // Cargo names folders of its own, where another build of ours may lie.
+    // Cargo sets directories that may contain another build of the library.
     command.env("LD_LIBRARY_PATH", installed().join("usr/local/lib"));
     command.args(["-k", "5", PATIENCE]).arg(program);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -1,7 +1,7 @@
-//! A small assembler for eBPF: instructions by name, jumps to labels.
+//! A small assembler for eBPF with named instructions and labels as jump targets.
 //!
-//! Operands stand in the order of the kernel's own notation, `destination` before `source`, and
-//! every method returns the assembler, so a program reads from top to bottom:
+//! The operand order is that of the kernel's notation, `destination` before `source`, and every method
+//! returns the assembler, so a program reads from top to bottom:
 //!
 //! ```
 //! use wirecap_filter::bpf::asm::{Assembler, Condition::*, Reg::*, Size::*};
@@ -24,8 +24,8 @@ use std::error::Error;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The registers. `R0` returns, `R1` to `R5` are arguments and lost in calls, `R6` to `R9` survive calls, `R10` is the
-/// read-only end of the 512 bytes of stack.
+/// The registers. `R0` has the return value, `R1` to `R5` are arguments and undefined after a call, `R6` to
+/// `R9` are preserved by calls, and `R10` is the read-only end of the 512 bytes of stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 #[expect(missing_docs, reason = "the registers' names say all")]
@@ -43,7 +43,7 @@ pub enum Reg {
     R10,
 }
 
-/// How much a load, a store or a byte swap concerns.
+/// The width of a load, a store or a byte swap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Size {
     /// 8 bits.
@@ -61,7 +61,7 @@ pub enum Size {
 pub enum Operand {
     /// The value of a register.
     Register(Reg),
-    /// A constant, sign-extended where the operation has 64 bits.
+    /// A constant, sign-extended in 64-bit operations.
     Constant(i32),
 }
 
@@ -91,11 +91,11 @@ pub enum Alu {
     Xor = 0xa0,
     /// `dst = src`
     Mov = 0xb0,
-    /// `dst >>= src`, filling with the sign.
+    /// `dst >>= src`, filling with the sign bit.
     ShiftRightSigned = 0xc0,
 }
 
-/// When a jump is taken; the comparison is in the high bits of the opcode.
+/// The condition of a jump; the comparison is in the high bits of the opcode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Condition {
@@ -123,59 +123,60 @@ pub enum Condition {
     SignedLe = 0xd0,
 }
 
-/// The kernel's functions that a program may call, `enum bpf_func_id`.
+/// Kernel functions that a program may call, `enum bpf_func_id`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(i32)]
 pub enum Helper {
-    /// `map_lookup_elem(map, &key)` gives the address of the value, or zero.
+    /// `map_lookup_elem(map, &key)` returns the address of the value, or zero.
     MapLookup = 1,
-    /// `ktime_get_ns()` gives nanoseconds since boot, without time asleep (CLOCK_MONOTONIC).
+    /// `ktime_get_ns()` returns nanoseconds since boot, without suspended time (CLOCK_MONOTONIC).
     KtimeNs = 5,
-    /// `get_prandom_u32()` gives 32 random bits.
+    /// `get_prandom_u32()` returns 32 random bits.
     RandomU32 = 7,
-    /// `get_smp_processor_id()` gives the CPU's number.
+    /// `get_smp_processor_id()` returns the CPU's number.
     CpuId = 8,
-    /// `tail_call(context, program array, index)` does not return unless the slot is empty.
+    /// `tail_call(context, program array, index)` returns only if the slot is empty.
     TailCall = 12,
-    /// `redirect(ifindex, flags)` gives the verdict that sends the frame out of that interface.
+    /// `redirect(ifindex, flags)` returns the verdict that sends the frame out of that interface.
     Redirect = 23,
-    /// `xdp_adjust_head(context, delta)` moves the frame's start; nonzero if it cannot.
+    /// `xdp_adjust_head(context, delta)` moves the beginning of the frame; nonzero on failure.
     XdpAdjustHead = 44,
     /// `redirect_map(map, key, flags)` returns the verdict that sends the frame to the entry of the map, or the low
     /// bits of `flags` if there is no entry.
     RedirectMap = 51,
-    /// `xdp_adjust_meta(context, delta)` makes room for metadata before the frame; nonzero if it cannot.
+    /// `xdp_adjust_meta(context, delta)` reserves space for metadata before the frame; nonzero on failure.
     XdpAdjustMeta = 54,
-    /// `xdp_adjust_tail(context, delta)` moves the frame's end; nonzero if it cannot.
+    /// `xdp_adjust_tail(context, delta)` moves the end of the frame; nonzero on failure.
     XdpAdjustTail = 65,
-    /// `probe_read_kernel_str(to, bytes, from)` copies a text of the kernel's with its closing zero; negative if it cannot.
+    /// `probe_read_kernel_str(to, bytes, from)` copies a NUL-terminated string from kernel memory; negative
+    /// on failure.
     ProbeReadKernelStr = 115,
-    /// `jiffies64()` gives the number of ticks since boot.
+    /// `jiffies64()` returns the number of ticks since boot.
     Jiffies = 118,
     /// `get_ns_current_pid_tgid(device, inode, to, bytes)` returns the thread and process IDs in a PID namespace;
     /// nonzero if the thread is in another one.
     NsCurrentPidTgid = 120,
-    /// `ktime_get_boot_ns()` gives nanoseconds since boot (CLOCK_BOOTTIME).
+    /// `ktime_get_boot_ns()` returns nanoseconds since boot (CLOCK_BOOTTIME).
     KtimeBootNs = 125,
-    /// `ktime_get_coarse_ns()` gives the time of the last tick (CLOCK_MONOTONIC_COARSE).
+    /// `ktime_get_coarse_ns()` returns the time of the last tick (CLOCK_MONOTONIC_COARSE).
     KtimeCoarseNs = 160,
-    /// `xdp_get_buff_len(context)` gives the frame's length with all its fragments.
+    /// `xdp_get_buff_len(context)` returns the frame's length including all fragments.
     XdpFrameLen = 188,
     /// `xdp_load_bytes(context, offset, to, length)` copies from any fragment; nonzero if out of range.
     XdpLoadBytes = 189,
     /// `xdp_store_bytes(context, offset, from, length)` copies to any fragment; nonzero if out of range.
     XdpStoreBytes = 190,
-    /// `ktime_get_tai_ns()` gives nanoseconds of CLOCK_TAI.
+    /// `ktime_get_tai_ns()` returns nanoseconds of CLOCK_TAI.
     KtimeTaiNs = 208,
 }
 
-/// One instruction as the kernel takes it; `load_imm64` and the map loads occupy two.
+/// One instruction in the kernel's format; `load_imm64` and the map loads occupy two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(C)]
 pub struct Insn {
-    /// What to do: class in the low three bits.
+    /// The operation, with its class in the low three bits.
     pub opcode: u8,
-    /// Destination in the low four bits, source in the high four.
+    /// The destination register in the low four bits, the source register in the high four.
     pub registers: u8,
     /// Displacement of a load or store in bytes, or of a jump in instructions.
     pub offset: i16,
@@ -185,7 +186,7 @@ pub struct Insn {
 const _: () = assert!(size_of::<Insn>() == 8);
 
 impl Insn {
-    /// The eight bytes in memory.
+    /// The instruction's eight bytes in memory.
     pub fn to_bytes(self) -> [u8; 8] {
         let [offset_0, offset_1] = self.offset.to_ne_bytes();
         let [constant_0, constant_1, constant_2, constant_3] = self.constant.to_ne_bytes();
@@ -193,7 +194,7 @@ impl Insn {
     }
 }
 
-/// A program as bytes: what bpf(2) reads, and what interpreters and compilers in user space take.
+/// The program as bytes, the input of bpf(2) and of interpreters and compilers in user space.
 pub fn to_bytes(program: &[Insn]) -> Vec<u8> {
     program.iter().flat_map(|insn| insn.to_bytes()).collect()
 }
@@ -203,13 +204,13 @@ pub fn to_bytes(program: &[Insn]) -> Vec<u8> {
 #[must_use]
 pub struct Label(usize);
 
-/// Why the instructions do not make a program.
+/// Why the instructions are not a valid program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AsmError {
     /// The label of a jump was never bound.
     Unbound {
-        /// The jump's index among the instructions.
+        /// Index of the jump.
         jump_index: usize,
     },
     /// A label was bound twice.
@@ -219,9 +220,9 @@ pub enum AsmError {
     },
     /// A jump's target is more than 32,767 instructions away.
     TooFar {
-        /// The jump's index among the instructions.
+        /// Index of the jump.
         jump_index: usize,
-        /// Its target's index.
+        /// Index of the target.
         target_index: usize,
     },
 }
@@ -250,9 +251,9 @@ impl Error for AsmError {}
 #[derive(Clone, Default, Debug)]
 pub struct Assembler {
     program: Vec<Insn>,
-    /// Where each label is bound.
+    /// The index that each label is bound to.
     labels: Vec<Option<usize>>,
-    /// The jumps, by index, and their labels.
+    /// The indices of the jumps, and their labels.
     jumps: Vec<(usize, Label)>,
     bound_twice: Option<usize>,
 }
@@ -269,41 +270,41 @@ pub(crate) mod class {
     pub(crate) const ALU64: u8 = 7;
 }
 
-/// The other parts of an opcode.
+/// The other fields of an opcode.
 pub(crate) mod field {
-    /// Where the class stands.
+    /// The instruction class.
     pub(crate) const CLASS: u8 = 0x07;
-    /// Where arithmetic and jumps have their operation.
+    /// The operation of arithmetic and jumps.
     pub(crate) const OPERATION: u8 = 0xf0;
     /// The second operand is a register.
     pub(crate) const FROM_REGISTER: u8 = 0x08;
-    /// Addressing of loads and stores: a register and a displacement.
+    /// Addressing mode of loads and stores: a register and a displacement.
     pub(crate) const MEM: u8 = 0x60;
-    /// Addressing of atomic operations.
+    /// Addressing mode of atomic operations.
     pub(super) const ATOMIC: u8 = 0xc0;
     pub(crate) const NEG: u8 = 0x80;
     pub(crate) const END: u8 = 0xd0;
-    /// Of a byte swap: to big-endian (else to little-endian).
+    /// Byte swap to big-endian; without this bit, to little-endian.
     pub(crate) const TO_BIG_ENDIAN: u8 = 0x08;
     pub(crate) const JUMP_ALWAYS: u8 = 0x00;
     pub(super) const CALL: u8 = 0x80;
     pub(crate) const EXIT: u8 = 0x90;
 }
 
-/// Atomic operation: give the old value back in the source register.
+/// Atomic operation that returns the old value in the source register.
 const FETCH: i32 = 0x01;
-/// Source "register" of a 64-bit load whose constant is a map's descriptor.
+/// Source "register" of a 64-bit load whose constant is a map descriptor.
 const PSEUDO_MAP_FD: u8 = 1;
-/// The same, for the address of a value in the map.
+/// The same for the address of a value in the map.
 const PSEUDO_MAP_VALUE: u8 = 2;
 
 impl Assembler {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends the program: resolves its jumps.
+    /// Ends the program and resolves its jumps.
     ///
     /// # Errors
     ///
@@ -321,23 +322,23 @@ impl Assembler {
         Ok(self.program)
     }
 
-    /// Number of instructions so far; those of 64-bit constants count twice.
+    /// Number of instructions so far; a 64-bit constant counts as two.
     pub fn len(&self) -> usize {
         self.program.len()
     }
 
-    /// True before the first instruction.
+    /// Whether the program has no instructions.
     pub fn is_empty(&self) -> bool {
         self.program.is_empty()
     }
 
-    /// Makes a label, to be bound before or after the jumps that go to it.
+    /// Creates a label, to be bound before or after the jumps that refer to it.
     pub fn label(&mut self) -> Label {
         self.labels.push(None);
         Label(self.labels.len() - 1)
     }
 
-    /// Binds the label to this place.
+    /// Binds the label to the next instruction.
     pub fn bind(&mut self, label: Label) -> &mut Self {
         let here = self.program.len();
         if self.labels[label.0].replace(here).is_some() {
@@ -346,7 +347,7 @@ impl Assembler {
         self
     }
 
-    /// Whether a jump so far refers to the label.
+    /// Whether a jump added so far refers to the label.
     pub fn has_jump_to(&self, label: Label) -> bool {
         self.jumps.iter().any(|&(_, target)| target == label)
     }
@@ -396,12 +397,12 @@ impl Assembler {
         self.alu64(Alu::ShiftRight, dst, src)
     }
 
-    /// Arithmetic on 64 bits.
+    /// 64-bit arithmetic.
     pub fn alu64(&mut self, operation: Alu, dst: Reg, src: impl Into<Operand>) -> &mut Self {
         self.with_operand(class::ALU64 | operation as u8, dst, 0, src.into())
     }
 
-    /// Arithmetic on the lower 32 bits; the upper become zero.
+    /// 32-bit arithmetic; the upper half of `dst` becomes zero.
     pub fn alu32(&mut self, operation: Alu, dst: Reg, src: impl Into<Operand>) -> &mut Self {
         self.with_operand(class::ALU32 | operation as u8, dst, 0, src.into())
     }
@@ -411,19 +412,18 @@ impl Assembler {
         self.push(class::ALU64 | field::NEG, dst, 0, 0, 0)
     }
 
-    /// `dst = -dst` on the lower 32 bits; the upper become zero.
+    /// `dst = -dst`, 32 bits; the upper half becomes zero.
     pub fn neg32(&mut self, dst: Reg) -> &mut Self {
         self.push(class::ALU32 | field::NEG, dst, 0, 0, 0)
     }
 
-    /// Converts the lower `size` of `dst` between the machine's order and network order; the rest
-    /// becomes zero.
+    /// Converts the lower `size` of `dst` between host byte order and network byte order; the rest becomes
+    /// zero.
     pub fn to_big_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
         self.push(class::ALU32 | field::END | field::TO_BIG_ENDIAN, dst, 0, 0, size.bits())
     }
 
-    /// Converts the lower `size` of `dst` between the machine's order and little-endian; the rest
-    /// becomes zero.
+    /// Converts the lower `size` of `dst` between host byte order and little-endian; the rest becomes zero.
     pub fn to_little_endian(&mut self, size: Size, dst: Reg) -> &mut Self {
         self.push(class::ALU32 | field::END, dst, 0, 0, size.bits())
     }
@@ -450,7 +450,7 @@ impl Assembler {
         self.push(class::STX | field::ATOMIC | size.opcode(), base, src as u8, offset, Alu::Add as i32)
     }
 
-    /// As [`atomic_add`](Self::atomic_add), and `src` becomes the value before.
+    /// Like [`atomic_add`](Self::atomic_add); `src` gets the previous value.
     pub fn atomic_fetch_add(&mut self, size: Size, base: Reg, offset: i16, src: Reg) -> &mut Self {
         self.push(
             class::STX | field::ATOMIC | size.opcode(),
@@ -461,12 +461,12 @@ impl Assembler {
         )
     }
 
-    /// `dst = value`; two instructions long.
+    /// `dst = value`; takes two instructions.
     pub fn load_imm64(&mut self, dst: Reg, value: u64) -> &mut Self {
         self.wide(dst, 0, value as u32, (value >> 32) as u32)
     }
 
-    /// `dst = map`, as the helpers expect it. The map must stay open until the program is loaded.
+    /// `dst = map`, in the form that helpers expect. The map must stay open until the program is loaded.
     pub fn load_map_fd(&mut self, dst: Reg, map: &impl AsFd) -> &mut Self {
         self.wide(dst, PSEUDO_MAP_FD, map.as_fd().as_raw_fd() as u32, 0)
     }
@@ -477,13 +477,13 @@ impl Assembler {
         self.wide(dst, PSEUDO_MAP_VALUE, map.as_fd().as_raw_fd() as u32, offset_bytes)
     }
 
-    /// Goes on at the label.
+    /// Jumps to the label.
     pub fn jump(&mut self, target: Label) -> &mut Self {
         self.jumps.push((self.program.len(), target));
         self.push(class::JMP | field::JUMP_ALWAYS, Reg::R0, 0, 0, 0)
     }
 
-    /// Goes on at the label if the comparison of 64 bits holds.
+    /// Jumps to the label if the 64-bit comparison is true.
     pub fn jump_if(
         &mut self,
         dst: Reg,
@@ -495,7 +495,7 @@ impl Assembler {
         self.with_operand(class::JMP | condition as u8, dst, 0, src.into())
     }
 
-    /// Goes on at the label if the comparison of the lower 32 bits holds.
+    /// Jumps to the label if the comparison of the lower 32 bits is true.
     pub fn jump_if32(
         &mut self,
         dst: Reg,
@@ -507,7 +507,7 @@ impl Assembler {
         self.with_operand(class::JMP32 | condition as u8, dst, 0, src.into())
     }
 
-    /// `r0 = helper(r1, ..., r5)`; `r1` to `r5` are lost.
+    /// `r0 = helper(r1, ..., r5)`; `r1` to `r5` are undefined afterwards.
     pub fn call(&mut self, helper: Helper) -> &mut Self {
         self.push(class::JMP | field::CALL, Reg::R0, 0, 0, helper as i32)
     }
@@ -520,8 +520,9 @@ impl Assembler {
         self.push(class::JMP | field::CALL, Reg::R0, PSEUDO_KFUNC_CALL, 0, function.cast_signed())
     }
 
-    /// Goes on in the program at `index` of the array, never to return; falls through if there is
-    /// none. `context` is not `R3`, and the map must stay open until the program is loaded.
+    /// Continues in the program at `index` of the array and does not return; if there is none, the next
+    /// instruction follows. `context` must not be `R3`, and the map must stay open until the program is
+    /// loaded.
     pub fn tail_call(&mut self, context: Reg, programs: &impl AsFd, index: impl Into<Operand>) -> &mut Self {
         assert!(context != Reg::R3, "r3 is overwritten by the index");
         self.mov(Reg::R3, index).mov(Reg::R1, context).load_map_fd(Reg::R2, programs).call(Helper::TailCall)
@@ -589,7 +590,7 @@ mod tests {
     use super::Size::*;
     use super::*;
 
-    /// The only instruction that `write` writes, in the kernel's order: opcode, registers (source,
+    /// The only instruction that `write` adds, in the kernel's order: opcode, registers (source,
     /// destination), offset, constant.
     fn encoded(write: impl FnOnce(&mut Assembler)) -> (u8, u8, i16, i32) {
         let mut asm = Assembler::new();

@@ -1,7 +1,7 @@
-//! Attaching an XDP program, and why the kernel refuses it, in its own words.
+//! Attaches an XDP program, and reports the kernel's reason if it refuses.
 //!
-//! A driver gives its reason as an extended acknowledgement, which bpf(2) does not return. Since Linux 6.5 the
-//! kernel passes it to the tracepoint `bpf_xdp_link_attach_failed`, in the thread that tried.
+//! A driver gives its reason as an extended acknowledgement, which bpf(2) does not return. Since Linux 6.5
+//! the kernel passes it to the tracepoint `bpf_xdp_link_attach_failed`, in the calling thread.
 
 use std::ffi::CStr;
 use std::fs;
@@ -15,15 +15,15 @@ use super::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, Xdp
 use crate::opener::Request;
 
 const TRACEPOINT: &CStr = c"bpf_xdp_link_attach_failed";
-/// Bytes of a reason that are kept.
+/// Maximum length of a stored reason.
 const TEXT_BYTES: u32 = 128;
-/// Where the number of the map's only entry is on the stack.
+/// Stack offset of the key of the map's only entry.
 const KEY: i16 = -4;
-/// Where the thread's and the process's number are on the stack (`struct bpf_pidns_info`).
+/// Stack offset of the thread and process ID (`struct bpf_pidns_info`).
 const THREAD: i16 = -16;
 
 impl Link {
-    /// Attaches `program` to the interface of this index in the current network namespace.
+    /// Attaches `program` to the interface with this index in the current network namespace.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl Link {
             Err(error @ BpfError::Failed { .. }) => error,
             outcome => return outcome,
         };
-        // Once more, with an eye on the tracepoint that passes the reason.
+        // Try again while watching the tracepoint that passes the reason.
         let Ok(refusals) = Refusals::watch() else { return Err(error) };
         Self::try_attach_xdp(program, ifindex, mode).map_err(|error| error.because(ifindex, refusals.last()))
     }
@@ -46,7 +46,7 @@ impl Link {
     }
 }
 
-/// Notes why attempts of this thread fail, as long as it lives.
+/// Records why attach attempts of this thread fail, for as long as the value lives.
 #[derive(Debug)]
 struct Refusals {
     reason: Map,
@@ -54,7 +54,7 @@ struct Refusals {
 }
 
 impl Refusals {
-    /// Notes them from now on. Fails before Linux 6.5, and without CAP_PERFMON.
+    /// Starts recording. Fails before Linux 6.5, and without CAP_PERFMON.
     fn watch() -> Result<Self, BpfError> {
         let reason = Map::create(MapKind::Array, "wirecap_why", TEXT_BYTES, 1)?;
         let namespace = fs::metadata("/proc/thread-self/ns/pid").map(|file| (file.dev(), file.ino()));
@@ -67,7 +67,7 @@ impl Refusals {
         Ok(Self { reason, _link })
     }
 
-    /// The last reason, if there was one.
+    /// The last recorded reason, if any.
     fn last(&self) -> Option<String> {
         let value = self.reason.lookup(0).ok()?.into_iter().next()?;
         let text = String::from_utf8_lossy(value.split(|byte| *byte == 0).next()?).trim().to_owned();
@@ -75,11 +75,11 @@ impl Refusals {
     }
 }
 
-/// The program that keeps the reason if the thread is number `thread` in the PID namespace.
+/// The program that stores the reason if the current thread has the ID `thread` in the PID namespace.
 fn noting(reason: &Map, (device, inode): (u64, u64), thread: i32) -> Vec<super::asm::Insn> {
     let mut program = Assembler::new();
     let done = program.label();
-    // The context of a raw tracepoint is its arguments: here the address of the text.
+    // The context of a raw tracepoint contains its arguments; the first is the address of the text.
     program.load(Size::Double, Reg::R6, Reg::R1, 0);
     program.load_imm64(Reg::R1, device).load_imm64(Reg::R2, inode);
     program.mov(Reg::R3, Reg::R10).add(Reg::R3, i32::from(THREAD)).mov(Reg::R4, 8);

@@ -9,7 +9,7 @@ use super::BpfError;
 
 const KERNEL: &str = "/sys/kernel/btf/vmlinux";
 const MAGIC: u16 = 0xeb9f;
-/// Bytes that every type begins with: its name, its kind and a size or another type.
+/// Length of the common header of a type: its name, its kind, and a size or another type.
 const TYPE_BYTES: usize = 12;
 const KIND_FUNC: u32 = 12;
 
@@ -48,7 +48,7 @@ fn function(btf: &[u8], name: &str) -> Option<u32> {
     None
 }
 
-/// The number of bytes behind the head of a type of this kind; `None` for an unknown kind.
+/// The number of bytes after the header of a type of this kind; `None` for an unknown kind.
 fn bytes_behind(kind: u32, entries: usize) -> Option<usize> {
     Some(match kind {
         // pointer, forward declaration, typedef, volatile, const, restrict, function, float, type tag
@@ -70,7 +70,7 @@ fn word(bytes: &[u8], offset: usize) -> Option<usize> {
     Some(u32::from_ne_bytes(word.try_into().ok()?) as usize)
 }
 
-/// The string at `offset`, up to its closing zero.
+/// The NUL-terminated string at `offset`.
 fn text(strings: &[u8], offset: usize) -> Option<&[u8]> {
     strings.get(offset..)?.split(|&byte| byte == 0).next()
 }

@@ -1,12 +1,12 @@
-//! Why bpf(2) refused.
+//! Errors of bpf(2).
 
 use std::error::Error;
 use std::fmt;
 use std::io;
 
-/// Loading and attaching need these.
+/// Capabilities needed to load and attach.
 const NEEDS_BPF: &str = "CAP_BPF and CAP_NET_ADMIN";
-/// Finding objects of other processes needs this.
+/// Capability needed to find objects of other processes.
 const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
 
 /// Why a bpf(2) call failed.
@@ -15,46 +15,46 @@ const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
 pub enum BpfError {
     /// The process lacks a capability.
     NotPermitted {
-        /// The operation: `create map`, `load program`, ...
+        /// The operation, for instance `create map` or `load program`.
         operation: &'static str,
         /// The name of the map or program, or the interface.
         object: String,
-        /// The capabilities that would do.
+        /// The required capabilities.
         needs: &'static str,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Another XDP program is on the interface.
+    /// Another XDP program is attached to the interface.
     InterfaceBusy {
         /// The interface's index in the current network namespace.
         ifindex: u32,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The interface cannot have the program.
+    /// The program cannot be attached to the interface.
     Refused {
         /// The interface's index in the current network namespace.
         ifindex: u32,
-        /// Why, in the words of the kernel or of the driver.
+        /// The reason reported by the kernel or the driver.
         reason: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The verifier refused the program.
+    /// The verifier rejected the program.
     Rejected {
         /// The program's name.
         program: String,
-        /// What the verifier wrote, to its last line.
+        /// The verifier's complete log.
         log: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The kernel would not accept this as an object's name.
+    /// The kernel does not allow this name for an object.
     BadName {
-        /// The name given.
+        /// The name.
         name: String,
     },
-    /// A key or value is not as long as the map's.
+    /// The length of a key or value differs from the map's.
     WrongSize {
         /// The map's name.
         map: String,
@@ -65,13 +65,13 @@ pub enum BpfError {
         /// The map's length, in bytes.
         map_bytes: usize,
     },
-    /// Anything else.
+    /// Any other error.
     Failed {
-        /// The operation: `create map`, `load program`, ...
+        /// The operation, for instance `create map` or `load program`.
         operation: &'static str,
         /// The name of the map or program, or the interface.
         object: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ impl BpfError {
         }
     }
 
-    /// The kernel's error number, where the kernel was asked.
+    /// The kernel's error number, if the error is the kernel's.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::NotPermitted { source, .. }
@@ -111,7 +111,7 @@ impl BpfError {
         }
     }
 
-    /// The same, of attaching, with the reason that the kernel gives, if that is known.
+    /// The error of an attach operation, with the kernel's reason, if known.
     pub(super) fn because(self, ifindex: u32, reason: Option<String>) -> Self {
         match (self, reason) {
             (Self::Failed { source, .. }, Some(reason)) => Self::Refused { ifindex, reason, source },
@@ -119,7 +119,7 @@ impl BpfError {
         }
     }
 
-    /// Why an interface cannot have the program, in the kernel's words.
+    /// The kernel's reason why a program cannot be attached to an interface.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Refused { reason, .. } => Some(reason),
@@ -127,8 +127,8 @@ impl BpfError {
         }
     }
 
-    /// True if the object vanished before it could be opened, or is a link that is not attached yet: until then the kernel
-    /// lists its id, and answers EAGAIN to a request to open it.
+    /// Whether the object disappeared before it could be opened, or is a link that is not attached yet: until
+    /// then the kernel lists its ID, but a request to open it fails with EAGAIN.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::EAGAIN))
     }

@@ -1,4 +1,4 @@
-//! Links: what holds a program on an interface, and lets go when its last descriptor is closed.
+//! Links. A link keeps a program attached until its last descriptor is closed.
 
 use std::ffi::CStr;
 use std::io;
@@ -8,17 +8,17 @@ use super::{BpfError, Program, collect_objects, find_object};
 use crate::opener::{self, ObjectKind, Request};
 use crate::sys::bpf as sys;
 
-/// Where in the receive path an XDP program runs.
+/// The hook in the receive path at which an XDP program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum XdpMode {
-    /// In the network stack, on a socket buffer: any driver, slow.
+    /// In the network stack, on a socket buffer: slow, but works with any driver.
     Generic = 1 << 1,
     /// In the driver, before a socket buffer exists.
     Native = 1 << 2,
 }
 
-/// A program attached to an interface, for as long as this or a copy of its descriptor is open.
+/// The attachment of a program to an interface, for as long as this descriptor or a copy of it is open.
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
@@ -30,7 +30,7 @@ pub struct Link {
 pub struct LinkInfo {
     /// The kernel's ID, unique until the link is gone.
     pub id: u32,
-    /// The program that it holds now.
+    /// The program that it holds.
     pub program_id: u32,
     /// The interface's index *in the interface's network namespace*; 0 if the interface is gone or the link holds
     /// another kind of program.
@@ -38,38 +38,38 @@ pub struct LinkInfo {
 }
 
 impl Link {
-    /// What this request opens.
+    /// Opens the link by this request.
     pub(super) fn open(request: Request<'_>) -> io::Result<Self> {
         opener::open(request)?.descriptor().map(|fd| Self { fd })
     }
 
-    /// Runs `program` whenever the kernel passes the tracepoint `name`, on the CPU and in the context that
-    /// passes it.
+    /// Runs `program` whenever the kernel reaches the tracepoint `name`, on the same CPU and in the same
+    /// context.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the process lacks CAP_PERFMON, or the kernel has no such tracepoint.
+    /// [`BpfError`] if the process lacks CAP_PERFMON or the kernel has no such tracepoint.
     pub fn attach_tracepoint(program: &Program, name: &CStr) -> Result<Self, BpfError> {
         Self::open(Request::Tracepoint { program: program.as_fd(), name })
             .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
     }
 
-    /// Opens the link that has this id; the program stays attached as long as either is open.
+    /// Opens the link with this ID; the program stays attached as long as either descriptor is open.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
+    /// [`BpfError`] if there is no such link, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         opener::by_id(ObjectKind::Link, id)
             .map(|fd| Self { fd })
             .map_err(|source| BpfError::discovering("link", id, source))
     }
 
-    /// Replaces the attached program by `program` without losing a frame.
+    /// Replaces the attached program by `program`. No frame is lost.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the interface is gone or rejects the program.
+    /// [`BpfError`] if the interface is gone or the kernel rejects the program.
     pub fn update(&self, program: &Program) -> Result<(), BpfError> {
         opener::open(Request::LinkUpdate { link: self.fd.as_fd(), program: program.as_fd() })
             .map(drop)
@@ -80,7 +80,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel provides none.
+    /// [`BpfError`] if the kernel does not provide it.
     pub fn info(&self) -> Result<LinkInfo, BpfError> {
         Ok(LinkInfo::from_raw(&self.raw_info()?))
     }
@@ -103,7 +103,7 @@ impl LinkInfo {
     }
 }
 
-/// The link, of any process and namespace, that holds the XDP program of this ID on an interface, if there is one.
+/// Finds the link, of any process and namespace, that holds the XDP program with this ID on an interface.
 /// Opens every link briefly.
 ///
 /// # Errors
@@ -119,7 +119,7 @@ pub fn link_holding(program_id: u32) -> Result<Option<Link>, BpfError> {
 
 /// The links, of all processes and namespaces, that hold an XDP program.
 ///
-/// Interfaces of different namespaces may share an index: compare the program as well.
+/// Interfaces in different namespaces may have the same index, so compare the program as well.
 ///
 /// # Errors
 ///

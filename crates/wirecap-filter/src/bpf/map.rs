@@ -1,4 +1,4 @@
-//! Maps: memory that a program and user space both read and write.
+//! Maps: memory shared by programs and user space.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -12,17 +12,17 @@ use crate::sys::bpf::{self as sys, MapFd};
 pub enum MapKind {
     /// Values of any size.
     Array = 2,
-    /// Programs, for tail calls.
+    /// Programs that can be tail-called.
     ProgArray = 3,
     /// Values of any size, one for each CPU.
     PercpuArray = 6,
-    /// Interfaces, for redirecting frames to them.
+    /// Interfaces to which frames can be redirected.
     Devmap = 14,
     /// AF_XDP sockets.
     Xskmap = 17,
 }
 
-/// A map. It lives as long as a process has a descriptor of it or a program uses it.
+/// A map. It lives as long as a process holds a descriptor of it or a program uses it.
 #[derive(Debug)]
 pub struct Map {
     name: String,
@@ -35,7 +35,7 @@ pub struct Map {
 pub struct MapInfo {
     /// The kernel's ID, unique until the map is gone.
     pub id: u32,
-    /// The name it was created with.
+    /// The name that it was created with.
     pub name: String,
     /// `enum bpf_map_type`; compare with `MapKind::Xskmap as u32`.
     pub kind: u32,
@@ -43,26 +43,26 @@ pub struct MapInfo {
     pub key_bytes: u32,
     /// Length of a value, in bytes.
     pub value_bytes: u32,
-    /// Number of values it has room for.
+    /// Maximum number of values.
     pub max_entries: u32,
 }
 
 impl Map {
-    /// Creates a map with `max_entries` values of `value_bytes` bytes (4 for all but the two arrays).
+    /// Creates a map for `max_entries` values of `value_bytes` bytes (4 for all kinds except the two arrays).
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the name is not one, the privilege is missing, or the kernel refuses the sizes.
+    /// [`BpfError`] if the name is invalid, the process lacks the privilege, or the kernel refuses the sizes.
     pub fn create(kind: MapKind, name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
         Self::with_flags(kind, name, value_bytes, max_entries, 0)
     }
 
-    /// Creates an array that may be mapped into the process by its descriptor, as memory that is shared
-    /// with programs: its values side by side, each in a multiple of 8 bytes.
+    /// Creates an array that can be mapped into the process by its descriptor, as memory shared with
+    /// programs. The values are consecutive, each padded to a multiple of 8 bytes.
     ///
     /// # Errors
     ///
-    /// As [`create`](Self::create).
+    /// As for [`create`](Self::create).
     pub fn create_mappable(name: &str, value_bytes: u32, max_entries: u32) -> Result<Self, BpfError> {
         Self::with_flags(MapKind::Array, name, value_bytes, max_entries, sys::MAP_MAPPABLE)
     }
@@ -84,11 +84,11 @@ impl Map {
             .map_err(|source| BpfError::new("create map", name, source))
     }
 
-    /// Opens the map that has this id.
+    /// Opens the map with this ID.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
+    /// [`BpfError`] if there is no such map, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("map", id, source);
         let fd = opener::by_id(ObjectKind::Map, id).and_then(MapFd::new).map_err(failed)?;
@@ -100,7 +100,7 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel provides none.
+    /// [`BpfError`] if the kernel does not provide it.
     pub fn info(&self) -> Result<MapInfo, BpfError> {
         let raw = sys::map_info(self.fd.as_fd())
             .map_err(|source| BpfError::new("describe map", &self.name, source))?;
@@ -114,7 +114,7 @@ impl Map {
         })
     }
 
-    /// The name it was created with.
+    /// The name that it was created with.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -123,7 +123,7 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the value's length is not the map's, or the kernel refuses it.
+    /// [`BpfError`] if the value's length is not the map's, or the kernel refuses the update.
     pub fn update(&self, key: u32, value: &[u8]) -> Result<(), BpfError> {
         self.check_size("key", size_of::<u32>(), self.fd.key_bytes())?;
         self.check_size("value", value.len(), self.fd.value_bytes())?;
@@ -136,16 +136,16 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// As [`update`](Self::update).
+    /// As for [`update`](Self::update).
     pub fn update_fd(&self, key: u32, value: impl AsFd) -> Result<(), BpfError> {
         self.update(key, &value.as_fd().as_raw_fd().to_ne_bytes())
     }
 
-    /// Empties index `key` (XSKMAP, program array, devmap; an array's values cannot be deleted).
+    /// Clears index `key` (XSKMAP, program array, devmap; values of arrays cannot be deleted).
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if it is empty already or the map has no such index.
+    /// [`BpfError`] if the index is empty or out of range.
     pub fn delete(&self, key: u32) -> Result<(), BpfError> {
         self.check_size("key", size_of::<u32>(), self.fd.key_bytes())?;
         self.fd
@@ -153,11 +153,11 @@ impl Map {
             .map_err(|source| BpfError::new("delete from map", &self.name, source))
     }
 
-    /// The values at index `key`: one, or in a per-CPU array one for each possible CPU.
+    /// The values at index `key`: one, or in a per-CPU array one per possible CPU.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the map has no such index, or is one that user space cannot read (XSKMAP).
+    /// [`BpfError`] if the index is out of range, or user space cannot read this kind of map (XSKMAP).
     pub fn lookup(&self, key: u32) -> Result<Vec<Vec<u8>>, BpfError> {
         self.check_size("key", size_of::<u32>(), self.fd.key_bytes())?;
         self.fd
@@ -165,11 +165,11 @@ impl Map {
             .map_err(|source| BpfError::new("read from map", &self.name, source))
     }
 
-    /// The values at index `key`, taken as rows of 64-bit counters and added up over all CPUs.
+    /// The values at index `key`, as arrays of 64-bit counters, summed over all CPUs.
     ///
     /// # Errors
     ///
-    /// As [`lookup`](Self::lookup).
+    /// As for [`lookup`](Self::lookup).
     pub fn lookup_sums(&self, key: u32) -> Result<Vec<u64>, BpfError> {
         let mut sums = vec![0_u64; self.fd.value_bytes() / size_of::<u64>()];
         for copy in self.lookup(key)? {

@@ -1,4 +1,4 @@
-//! Programs: loading them, asking about them, running them on test frames.
+//! Programs: loads, inspects and runs them on test frames.
 
 use std::ffi::CStr;
 use std::io;
@@ -9,40 +9,42 @@ use super::{BpfError, collect_objects, name_text, object_name};
 use crate::opener::{self, ObjectKind, ProgramRequest};
 use crate::sys::bpf::{self as sys, TestRunRequest};
 
-/// The licence that programs declare: the kernel keeps some helpers, the clock among them, for the GPL.
+/// The licence of the programs: the kernel provides some helpers, for instance the clock, only to programs
+/// under the GPL.
 const LICENSE: &CStr = c"Dual MIT/GPL";
-/// Room for the verifier's log of a rejected program.
+/// Size of the buffer for the verifier's log of a rejected program.
 const LOG_BYTES: usize = 1 << 20;
-/// The verifier gives up with EAGAIN when a signal comes; a program is tried so often.
+/// Maximum number of attempts to load a program: the verifier returns EAGAIN when a signal arrives.
 const LOAD_TRIES: u32 = 10;
-/// Load flag: the program knows frames of several fragments.
+/// Load flag: the program supports frames with several fragments.
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
 const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
-/// The bytes by which a program may lengthen a frame in a test run: its last part cannot grow beyond its page.
+/// Bytes by which a program may extend a frame in a test run: the last fragment cannot exceed its page.
 const TEST_FRAME_GROWTH_BYTES: usize = 4096;
 
 /// The kinds of program that wirecap loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ProgramKind {
-    /// Decides which packets a socket gets.
+    /// Selects the packets that a socket receives.
     SocketFilter = 1,
-    /// Classifies packets of a queueing discipline.
+    /// Classifies packets for a queueing discipline.
     SchedCls = 3,
     /// Runs on every frame that an interface receives, before the network stack.
     Xdp = 6,
-    /// Runs at a tracepoint of the kernel.
+    /// Runs at a kernel tracepoint.
     RawTracepoint = 17,
 }
 
-/// How to load a program.
+/// Options for loading a program.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct LoadOptions {
-    /// The program knows frames of several fragments, so it may sit on interfaces with jumbo frames.
+    /// The program supports frames with several fragments, so it can be attached to interfaces with jumbo
+    /// frames.
     pub fragments: bool,
-    /// Binds the program to the interface of this index: needed to read hardware metadata; such a
-    /// program attaches nowhere else and cannot be a tail-call target.
+    /// Binds the program to the interface with this index, which is required to read hardware metadata. The
+    /// program cannot be attached to another interface, nor be the target of a tail call.
     pub device: Option<u32>,
 }
 
@@ -59,39 +61,40 @@ pub struct Program {
 pub struct ProgramInfo {
     /// The kernel's ID, unique until the program is gone.
     pub id: u32,
-    /// The name it was loaded with.
+    /// The name that it was loaded with.
     pub name: String,
     /// `enum bpf_prog_type`; compare with `ProgramKind::Xdp as u32`.
     pub kind: u32,
-    /// A hash of its instructions without the map descriptors in them: equal programs, equal tags.
+    /// A hash of its instructions without map descriptors: equal programs have equal tags.
     pub tag: [u8; 8],
     /// The maps it uses.
     pub map_ids: Vec<u32>,
 }
 
-/// What became of a test frame.
+/// The result of a test run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TestRun {
     /// The program's return value: [`XDP_PASS`](super::XDP_PASS) or another verdict.
     pub verdict: u32,
-    /// The frame as the program left it.
+    /// The frame after the program ran.
     pub frame: Vec<u8>,
     /// Mean duration of one run, in nanoseconds.
     pub duration_ns: u32,
 }
 
-/// A run whose verdicts are really carried out, on copies of one frame that the kernel makes.
+/// A run in which the kernel executes the verdicts, on copies of one frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LiveFrames<'a> {
-    /// The initial contents of each copy, 14 to 3,408 bytes. Copies are reused with the program's changes, so it must
-    /// write every field that it varies.
+    /// The initial contents of each copy, 14 to 3,408 bytes. Copies are reused with the program's changes, so
+    /// the program must write every field that it varies.
     pub frame: &'a [u8],
     /// Number of frames.
     pub frame_count: u32,
     /// Frames between two flushes, 1 to 256.
     pub batch_frames: u32,
-    /// The interface on which the frames appear to arrive; none: the loopback interface of the current namespace.
+    /// The interface on which the frames appear to arrive; `None` for the loopback interface of the current
+    /// namespace.
     pub ingress_ifindex: Option<u32>,
 }
 
@@ -100,8 +103,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is not
-    /// one, the privilege is missing, or the kernel cannot take such a program.
+    /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is invalid, the
+    /// process lacks the privilege, or the kernel does not support such a program.
     pub fn load(
         kind: ProgramKind,
         name: &str,
@@ -119,17 +122,17 @@ impl Program {
             expected_attach_type: if kind == ProgramKind::Xdp { sys::ATTACH_XDP } else { 0 },
             log: &mut log,
         };
-        // Most programs load: they are not made to pay for a log.
+        // Most programs are accepted, so the first attempt is made without a log.
         load(&mut request)
             .or_else(|_| load_with_log(name, request))
             .map(|fd| Self { name: name.to_owned(), fd })
     }
 
-    /// Opens the program that has this id.
+    /// Opens the program with this ID.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if there is none (any more), or CAP_SYS_ADMIN is missing.
+    /// [`BpfError`] if there is no such program, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("program", id, source);
         let fd = opener::by_id(ObjectKind::Program, id).map_err(failed)?;
@@ -137,11 +140,11 @@ impl Program {
         Ok(Self { name, fd })
     }
 
-    /// The same program again.
+    /// Duplicates the descriptor.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the process has no descriptor left.
+    /// [`BpfError`] if the process has reached its limit of descriptors.
     pub fn try_clone(&self) -> Result<Self, BpfError> {
         let fd = self.fd.try_clone();
         let fd =
@@ -153,7 +156,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the kernel provides none.
+    /// [`BpfError`] if the kernel does not provide it.
     pub fn info(&self) -> Result<ProgramInfo, BpfError> {
         let (raw, map_ids) = sys::program_info(self.fd.as_fd())
             .map_err(|source| BpfError::new("describe program", &self.name, source))?;
@@ -166,17 +169,17 @@ impl Program {
         })
     }
 
-    /// The name it was loaded with.
+    /// The name that it was loaded with.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs the program `repeat` times on `frame`; nothing leaves the machine or the call.
+    /// Runs the program `repeat` times on `frame`. Verdicts are not executed.
     ///
     /// # Errors
     ///
-    /// [`BpfError`] if the frame is shorter than 14 bytes, or too long for a page and the program does not know
-    /// frames of several fragments.
+    /// [`BpfError`] if the frame is shorter than 14 bytes, or does not fit one page and the program does not
+    /// support frames with several fragments.
     pub fn test_run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, BpfError> {
         let mut frame_out = vec![0; frame.len() + TEST_FRAME_GROWTH_BYTES];
         let request = TestRunRequest {
@@ -196,7 +199,7 @@ impl Program {
     /// Runs the program on `frames.frame_count` frames and executes its verdicts: redirects, transmits, or passes each
     /// frame to the host's stack.
     ///
-    /// The run takes place on the calling thread's CPU. A signal ends it early with `EINTR`.
+    /// The program runs on the calling thread's CPU. A signal ends it early with `EINTR`.
     ///
     /// # Errors
     ///
@@ -231,7 +234,7 @@ impl LoadOptions {
     }
 }
 
-/// The loaded programs of this name, of all processes.
+/// The loaded programs with this name, of all processes.
 ///
 /// # Errors
 ///
@@ -242,7 +245,7 @@ pub fn programs_named(name: &str) -> Result<Vec<Program>, BpfError> {
     Ok(programs)
 }
 
-/// Loads a program that was refused once more, to have the verifier's reason if it was the verifier.
+/// Tries to load a rejected program again, to get the verifier's log.
 fn load_with_log(name: &str, request: ProgramRequest<'_>) -> Result<OwnedFd, BpfError> {
     let mut log = vec![0; LOG_BYTES];
     load(&mut ProgramRequest { log: &mut log, ..request }).map_err(|error| {
@@ -255,7 +258,7 @@ fn load_with_log(name: &str, request: ProgramRequest<'_>) -> Result<OwnedFd, Bpf
     })
 }
 
-/// Loads a program; the verifier gives up with EAGAIN when a signal comes, so it is tried several times.
+/// Loads a program, repeatedly if necessary: the verifier returns EAGAIN when a signal arrives.
 fn load(request: &mut ProgramRequest<'_>) -> io::Result<OwnedFd> {
     for _ in 1..LOAD_TRIES {
         match opener::program(request.reborrow()) {
@@ -266,7 +269,7 @@ fn load(request: &mut ProgramRequest<'_>) -> io::Result<OwnedFd> {
     opener::program(request.reborrow())
 }
 
-/// A `struct xdp_md` for a frame of this length that came in by this interface, queue 0.
+/// A `struct xdp_md` for a frame of this length that arrived on queue 0 of this interface.
 fn context_bytes(frame_bytes: usize, ingress_ifindex: u32) -> [u8; 24] {
     let fields = [0, frame_bytes as u32, 0, ingress_ifindex, 0, 0];
     let mut context = [0; 24];

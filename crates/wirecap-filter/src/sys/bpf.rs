@@ -1,7 +1,7 @@
-//! bpf(2) by hand: one function per command, each with the part of `union bpf_attr` that it uses.
+//! bpf(2) without a library: one function per command, each with the part of `union bpf_attr` that it uses.
 //!
-//! The kernel accepts an attribute shorter than its own and takes the rest as zero, so each command
-//! has a small struct without padding instead of the whole union.
+//! The kernel treats missing bytes of a short attribute as zero, so each command has a small struct without
+//! padding instead of the whole union.
 #![allow(unsafe_code)]
 
 use std::fs;
@@ -29,27 +29,27 @@ pub(super) enum Command {
     LinkGetNextId = 31,
 }
 
-/// `enum bpf_map_type`, where a map's values are one per CPU.
+/// Map types of `enum bpf_map_type` with one value per CPU.
 const MAP_TYPES_PER_CPU: [u32; 4] = [5, 6, 10, 21];
 /// `enum bpf_attach_type`: the hook of an XDP program.
 pub(crate) const ATTACH_XDP: u32 = 37;
 /// `enum bpf_link_type`: a link that holds an XDP program on an interface.
 pub(crate) const LINK_TYPE_XDP: u32 = 6;
-/// Flag of a test run: what the program returns is really done to the frames.
+/// Flag of a test run: the kernel executes the verdicts.
 pub(crate) const TEST_XDP_LIVE_FRAMES: u32 = 1 << 1;
 
 /// `BPF_F_MMAPABLE`
 pub(crate) const MAP_MAPPABLE: u32 = 1 << 10;
 
-/// A kernel object's name: at most 15 characters and a zero.
+/// A kernel object's name: at most 15 characters and a NUL.
 pub(crate) type ObjectName = [u8; 16];
 
 /// Marks attribute structs: `repr(C)`, without padding, and a prefix of the command's part of the union.
 ///
 /// # Safety
 ///
-/// The implementation guarantees all three, and that every pointer a value carries is valid
-/// for as many bytes as the value itself says, for the time of the call.
+/// The implementation guarantees all three, and that during the call every pointer in a value is valid for
+/// the number of bytes given in the same value.
 pub(super) unsafe trait Attribute {}
 
 macro_rules! attribute {
@@ -59,8 +59,8 @@ macro_rules! attribute {
         struct $name { $($field: $kind),* }
         const _: () = assert!(size_of::<$name>() == $bytes);
         const _: () = assert!(0 $(+ size_of::<$kind>())* == $bytes, "padding");
-        // SAFETY: the layout is asserted above and is that of linux/bpf.h; each function below
-        // fills pointers and lengths from one slice.
+        // SAFETY: the layout is asserted above and matches linux/bpf.h; each function below fills a pointer
+        // and its length from one slice.
         unsafe impl $crate::sys::bpf::Attribute for $name {}
     };
 }
@@ -82,7 +82,7 @@ attribute! {
     struct InfoByFd = 16 { object: RawFd, info_bytes: u32, info: u64 }
 }
 
-/// The head of `struct bpf_map_info`.
+/// The first fields of `struct bpf_map_info`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawMapInfo {
@@ -96,7 +96,7 @@ pub(crate) struct RawMapInfo {
 }
 const _: () = assert!(size_of::<RawMapInfo>() == 40);
 
-/// The head of `struct bpf_prog_info`. `map_ids` is a pointer on the way in.
+/// The first fields of `struct bpf_prog_info`. `map_ids` is a pointer to the caller's buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawProgramInfo {
@@ -117,7 +117,7 @@ pub(crate) struct RawProgramInfo {
 }
 const _: () = assert!(size_of::<RawProgramInfo>() == 88);
 
-/// The head of `struct bpf_link_info`, as links of type XDP fill it.
+/// The first fields of `struct bpf_link_info`, with those of XDP links.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub(crate) struct RawLinkInfo {
@@ -145,8 +145,8 @@ unsafe impl Info for RawLinkInfo {}
 
 pub(super) fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<i32> {
     let bytes = size_of::<A>();
-    // SAFETY: `attribute` is valid for `bytes` bytes, and `Attribute` promises that what it points
-    // to is valid as well.
+    // SAFETY: `attribute` is valid for `bytes` bytes, and `Attribute` guarantees that its pointers are valid
+    // as well.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command as i64, std::ptr::from_mut(attribute), bytes) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
@@ -154,7 +154,7 @@ pub(super) fn bpf<A: Attribute>(command: Command, attribute: &mut A) -> io::Resu
 
 pub(super) fn bpf_fd<A: Attribute>(command: Command, attribute: &mut A) -> io::Result<OwnedFd> {
     let fd = bpf(command, attribute)?;
-    // SAFETY: the commands that come here return a descriptor that the kernel has just made for us.
+    // SAFETY: the commands that call this function return a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -166,7 +166,7 @@ pub(super) fn address_mut<T>(slice: &mut [T]) -> u64 {
     slice.as_mut_ptr() as u64
 }
 
-/// A map's descriptor together with the sizes that the kernel will read and write through it.
+/// A map's descriptor together with the sizes of its keys and values.
 #[derive(Debug)]
 pub(crate) struct MapFd {
     fd: OwnedFd,
@@ -176,7 +176,7 @@ pub(crate) struct MapFd {
 }
 
 impl MapFd {
-    /// The map of this descriptor.
+    /// Reads the sizes of the map with this descriptor.
     pub(crate) fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = map_info(fd.as_fd())?;
         let copies = if MAP_TYPES_PER_CPU.contains(&info.map_type) { possible_cpus()? } else { 1 };
@@ -191,7 +191,7 @@ impl MapFd {
         self.value_bytes
     }
 
-    /// Bytes from one CPU's value to the next: the kernel aligns them to eight.
+    /// Distance of two CPUs' values in bytes: the kernel aligns them to eight.
     fn stride(&self) -> usize {
         if self.copies == 1 { self.value_bytes } else { self.value_bytes.next_multiple_of(8) }
     }
@@ -229,14 +229,15 @@ impl AsFd for MapFd {
     }
 }
 
-/// The number of CPUs that per-CPU values are kept for, which is not the number of those online.
+/// The number of possible CPUs, for which the kernel keeps per-CPU values; it may be greater than the number
+/// of online CPUs.
 fn possible_cpus() -> io::Result<usize> {
     let ranges = fs::read_to_string("/sys/devices/system/cpu/possible")?;
     let last = ranges.trim().rsplit([',', '-']).next().and_then(|cpu| cpu.parse::<usize>().ok());
     last.map(|last| last + 1).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, ranges))
 }
 
-/// The input of a test run, and the buffer for its frame (empty: none).
+/// The input of a test run, and the buffer for the resulting frame; empty if it is not needed.
 pub(crate) struct TestRunRequest<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) data_out: &'a mut [u8],
@@ -300,11 +301,11 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<RawLinkInfo> {
     Ok(info)
 }
 
-/// A program's description and the ids of the maps it uses.
+/// A program's information and the IDs of its maps.
 pub(crate) fn program_info(program: BorrowedFd<'_>) -> io::Result<(RawProgramInfo, Vec<u32>)> {
     let mut counted = RawProgramInfo::default();
     fill_info(program, &mut counted)?;
-    // A loaded program's maps never change, so the second call finds as many as the first.
+    // A loaded program's maps never change, so the second call returns as many as the first.
     let mut map_ids = vec![0_u32; counted.map_id_count as usize];
     let mut info = RawProgramInfo {
         map_id_count: counted.map_id_count,

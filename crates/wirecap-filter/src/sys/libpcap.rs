@@ -1,5 +1,5 @@
-//! The system's libpcap, opened at run time: wirecap runs without it, and a drop-in of wirecap's that bears
-//! libpcap's name can still use the real one.
+//! Opens the system's libpcap at run time: wirecap runs without it, and wirecap's drop-in, which has
+//! libpcap's name, can still use the real one.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_uint, c_void};
@@ -8,7 +8,7 @@ use std::mem::{MaybeUninit, transmute_copy};
 use std::os::unix::ffi::OsStrExt;
 use std::ptr::{self, NonNull};
 
-/// `pcap_t`, which only libpcap looks into.
+/// `pcap_t`, opaque.
 #[repr(C)]
 struct Handle {
     _private: [u8; 0],
@@ -40,7 +40,7 @@ type Close = unsafe extern "C" fn(*mut Handle);
 type Validate = unsafe extern "C" fn(*const RawInsn, c_int) -> c_int;
 type RunFilter = unsafe extern "C" fn(*const RawInsn, *const u8, c_uint, c_uint) -> c_uint;
 
-/// The functions of a libpcap, which stays loaded for as long as the process lives.
+/// The functions of a libpcap, which is never unloaded.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Libpcap {
     open_dead: OpenDead,
@@ -55,21 +55,21 @@ pub(crate) struct Libpcap {
 /// Why libpcap did not compile an expression.
 #[derive(Debug)]
 pub(crate) enum Refusal {
-    /// It says why.
+    /// libpcap's error message.
     Message(String),
-    /// It had no memory.
+    /// libpcap could not allocate memory.
     System(io::Error),
 }
 
 impl Libpcap {
-    /// Loads the library of this name or path, or says why that failed.
+    /// Loads the library with this name or path; returns the error as text.
     pub(crate) fn load(name: &OsStr) -> Result<Self, String> {
         let path = CString::new(name.as_bytes()).map_err(|_| "a name has no zero byte".to_owned())?;
-        // SAFETY: the name is a string. The library's initialisers run; libpcap has none to speak of, and
-        // who may choose the library is up to our caller.
+        // SAFETY: the name is a C string. Loading runs the library's initialisers; those of libpcap do
+        // nothing relevant, and the caller is responsible for the choice of the library.
         let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls()) };
         let library = NonNull::new(library).ok_or_else(last_error)?;
-        // SAFETY: the types are those that pcap.h and pcap/bpf.h declare.
+        // SAFETY: the types are those declared in pcap.h and pcap/bpf.h.
         let libpcap = unsafe {
             Self {
                 open_dead: symbol(library, c"pcap_open_dead")?,
@@ -87,15 +87,15 @@ impl Libpcap {
         }
     }
 
-    /// Whether the library found is the one that contains this code. A program's own code never is: a loaded library
-    /// has another base.
+    /// Whether the library found is the one that contains this code. If the code is in a program, it never
+    /// is: a loaded library has another base address.
     fn is_ourselves(&self) -> bool {
         let found = base_of(self.compile as *const c_void);
         found.is_some() && found == base_of(Self::load as *const c_void)
     }
 
-    /// Compiles `expression` for packets of the kind `dlt`, in a network of this mask, in network order. Not more than one
-    /// thread at a time.
+    /// Compiles `expression` for packets of the link type `dlt`, in a network with this mask in network byte
+    /// order. Only one thread may call it at a time.
     pub(crate) fn compile(
         &self,
         expression: &CStr,
@@ -103,12 +103,12 @@ impl Libpcap {
         snap_len: c_int,
         netmask: u32,
     ) -> Result<Vec<RawInsn>, Refusal> {
-        // SAFETY: the function takes any numbers.
+        // SAFETY: the function accepts any numbers.
         let handle = unsafe { (self.open_dead)(dlt, snap_len) };
         let handle =
             NonNull::new(handle).ok_or_else(|| Refusal::System(io::ErrorKind::OutOfMemory.into()))?;
         let outcome = self.compile_on(handle, expression, netmask);
-        // SAFETY: the handle came from `open_dead` and is not used again.
+        // SAFETY: the handle is from `open_dead` and is not used again.
         unsafe { (self.close)(handle.as_ptr()) };
         outcome
     }
@@ -121,31 +121,31 @@ impl Libpcap {
     ) -> Result<Vec<RawInsn>, Refusal> {
         let mut program = RawProgram { insn_count: 0, insns: ptr::null_mut() };
         let expression = expression.as_ptr();
-        // SAFETY: all three point to what the function expects, and outlive the call.
+        // SAFETY: the three pointers are to valid objects of the expected types, which outlive the call.
         let status = unsafe { (self.compile)(handle.as_ptr(), &raw mut program, expression, 1, netmask) };
         if status < 0 {
-            // SAFETY: the text belongs to the handle, which lives, and ends with a zero.
+            // SAFETY: the text is NUL-terminated and belongs to the open handle.
             let message = unsafe { CStr::from_ptr((self.get_error)(handle.as_ptr())) };
             return Err(Refusal::Message(message.to_string_lossy().into_owned()));
         }
-        // SAFETY: libpcap says that so many instructions stand there, and they are plain numbers.
+        // SAFETY: libpcap returns the number of instructions at this address, and they are plain integers.
         let insns =
             unsafe { std::slice::from_raw_parts(program.insns, program.insn_count as usize) }.to_vec();
-        // SAFETY: libpcap filled the program, and what was in it has been copied.
+        // SAFETY: libpcap filled the program, and its contents have been copied.
         unsafe { (self.free_code)(&raw mut program) };
         Ok(insns)
     }
 
-    /// Prepares a program for libpcap's interpreter, if libpcap finds that it is sound.
+    /// Prepares a program for libpcap's interpreter; `None` if libpcap considers it invalid.
     pub(crate) fn prepare(&self, program: Vec<RawInsn>) -> Option<Runnable> {
         let insn_count = c_int::try_from(program.len()).ok()?;
-        // SAFETY: so many instructions stand there, and the function only reads them.
+        // SAFETY: the program has this many instructions, and the function only reads them.
         let sound = unsafe { (self.validate)(program.as_ptr(), insn_count) };
         (sound != 0).then_some(Runnable { run_filter: self.run_filter, program })
     }
 }
 
-/// A sound program, for libpcap's interpreter.
+/// A valid program, for libpcap's interpreter.
 #[derive(Clone, Debug)]
 pub(crate) struct Runnable {
     run_filter: RunFilter,
@@ -153,19 +153,19 @@ pub(crate) struct Runnable {
 }
 
 impl Runnable {
-    /// What the program returns.
+    /// Returns the program's result.
     pub(crate) fn run(&self, packet: &[u8], wire_len: u32) -> u32 {
-        // SAFETY: libpcap itself said that the program stays inside of itself and of its scratch memory, and its
-        // interpreter checks each load against the packet's length.
+        // SAFETY: libpcap has checked that the program stays within its instructions and scratch memory, and
+        // its interpreter checks each load against the packet's length.
         unsafe { (self.run_filter)(self.program.as_ptr(), packet.as_ptr(), wire_len, packet.len() as c_uint) }
     }
 }
 
-/// A flag with which libpcap's calls to its own functions stay in the library, even where a drop-in of wirecap's
-/// exports functions of the same names; nothing where that flag is not to be had. The address sanitizer ends a
-/// process that uses it.
+/// A flag of dlopen(3) that makes libpcap's calls to its own functions stay in the library, even if wirecap's
+/// drop-in exports functions with the same names; 0 if the flag is not supported. The address sanitizer
+/// aborts a process that uses it.
 fn own_calls() -> c_int {
-    // SAFETY: it is the name of a symbol.
+    // SAFETY: the argument is a NUL-terminated symbol name.
     let sanitized = || !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
     if cfg!(fuzzing) || cfg!(not(target_env = "gnu")) || sanitized() { 0 } else { DEEP_BIND }
 }
@@ -175,10 +175,10 @@ const DEEP_BIND: c_int = libc::RTLD_DEEPBIND;
 #[cfg(not(target_env = "gnu"))]
 const DEEP_BIND: c_int = 0;
 
-/// Whether the process has more privileges than the user who started it, so that the environment must not decide which
-/// library is loaded.
+/// Whether the process has more privileges than the user who started it. The environment then must not select
+/// the library.
 pub(crate) fn has_elevated_rights() -> bool {
-    // SAFETY: the function takes any number.
+    // SAFETY: the function accepts any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -186,14 +186,15 @@ pub(crate) fn has_elevated_rights() -> bool {
 ///
 /// # Safety
 ///
-/// The caller guarantees that `F` is the function pointer type of that function.
+/// The caller guarantees that `F` is the type of a pointer to that function.
 unsafe fn symbol<F: Copy>(library: NonNull<c_void>, name: &CStr) -> Result<F, String> {
     const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
-    // SAFETY: the library is loaded and the name is a string.
+    // SAFETY: the library is loaded and the name is a C string.
     let address = unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) };
     match address.is_null() {
         true => Err(last_error()),
-        // SAFETY: the sizes agree (asserted above), the address is not zero, and the caller vouches for the type.
+        // SAFETY: the sizes are equal (asserted above), the address is not zero, and the caller guarantees
+        // the type.
         false => Ok(unsafe { transmute_copy(&address) }),
     }
 }
@@ -201,7 +202,7 @@ unsafe fn symbol<F: Copy>(library: NonNull<c_void>, name: &CStr) -> Result<F, St
 /// The base address of the library that contains `address`.
 fn base_of(address: *const c_void) -> Option<NonNull<c_void>> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: the function takes any address and writes into `info`, of which zeroes are a valid value.
+    // SAFETY: the function accepts any address and writes to `info`, for which zero bytes are a valid value.
     let info = unsafe {
         libc::dladdr(address, info.as_mut_ptr());
         info.assume_init()
@@ -209,13 +210,13 @@ fn base_of(address: *const c_void) -> Option<NonNull<c_void>> {
     NonNull::new(info.dli_fbase)
 }
 
-/// What the dynamic linker says went wrong in this thread.
+/// The dynamic linker's last error in this thread.
 fn last_error() -> String {
-    // SAFETY: the function has no conditions.
+    // SAFETY: the function has no preconditions.
     let text = unsafe { libc::dlerror() };
     match text.is_null() {
         true => "the dynamic linker does not say why".to_owned(),
-        // SAFETY: it is a string, which stays until this thread's next call of the dynamic linker.
+        // SAFETY: the text is NUL-terminated and valid until this thread's next call of the dynamic linker.
         false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     }
 }

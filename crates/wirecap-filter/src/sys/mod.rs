@@ -1,7 +1,7 @@
-//! System calls and foreign functions that no crate wraps.
+//! System calls and foreign functions for which there is no crate.
 
 pub(crate) mod bpf;
-// Filters become machine code on this processor only, and not under Miri.
+// Filters are compiled to machine code on x86-64 only, and not under Miri.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) mod code;
 pub(crate) mod libpcap;

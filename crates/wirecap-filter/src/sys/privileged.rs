@@ -1,4 +1,4 @@
-//! What needs a privilege, as plain data and descriptors, and doing it in this thread.
+//! Privileged operations as plain data and descriptors, and their execution in this thread.
 #![allow(unsafe_code)]
 
 use std::ffi::CStr;
@@ -9,71 +9,71 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 
 use super::bpf::{ATTACH_XDP, Command, ObjectName, address, address_mut, attribute, bpf, bpf_fd};
 
-/// Something that needs a privilege.
+/// A privileged operation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Request<'a> {
-    /// A raw socket of this family (AF_XDP, AF_PACKET), for no protocol. CAP_NET_RAW.
+    /// Open a raw socket of this family (AF_XDP, AF_PACKET) without a protocol. CAP_NET_RAW.
     Socket {
         /// The family.
         family: i32,
     },
-    /// Memory of this process becomes the UMEM of an AF_XDP socket. CAP_IPC_LOCK, unless the limit of locked memory is
-    /// high enough.
+    /// Register memory of this process as the UMEM of an AF_XDP socket. CAP_IPC_LOCK, unless `RLIMIT_MEMLOCK`
+    /// is high enough.
     Umem(Umem<'a>),
-    /// A map of bpf(2). CAP_BPF.
+    /// Create a map by bpf(2). CAP_BPF.
     Map(MapRequest),
-    /// A program of bpf(2). CAP_BPF and CAP_NET_ADMIN. Its instructions name maps by descriptors of this process, which
-    /// another one must be given as well.
+    /// Load a program by bpf(2). CAP_BPF and CAP_NET_ADMIN. Its instructions refer to maps by descriptors of
+    /// this process; another process that executes the request needs these descriptors, too.
     Program(ProgramRequest<'a>),
-    /// A program is run at a tracepoint. CAP_PERFMON.
+    /// Run a program at a tracepoint. CAP_PERFMON.
     Tracepoint {
         /// The program.
         program: BorrowedFd<'a>,
         /// The tracepoint.
         name: &'a CStr,
     },
-    /// A program is attached to an interface. CAP_NET_ADMIN.
+    /// Attach a program to an interface. CAP_NET_ADMIN.
     XdpLink {
         /// The program.
         program: BorrowedFd<'a>,
-        /// The interface, in the network namespace of the asking thread.
+        /// The interface's index in the network namespace of the calling thread.
         ifindex: u32,
-        /// Where it runs, as bpf(2) has it.
+        /// The hook, as a flag of bpf(2).
         flags: u32,
     },
-    /// A program takes the place of the one that is attached. CAP_NET_ADMIN.
+    /// Replace an attached program. CAP_NET_ADMIN.
     LinkUpdate {
-        /// What is attached.
+        /// The link that holds it.
         link: BorrowedFd<'a>,
-        /// The program.
+        /// The new program.
         program: BorrowedFd<'a>,
     },
-    /// An object of bpf(2) by its number. CAP_SYS_ADMIN.
+    /// Open an object of bpf(2) by its ID. CAP_SYS_ADMIN.
     ById {
-        /// What it is.
+        /// The kind of object.
         kind: ObjectKind,
-        /// Its number.
+        /// Its ID.
         id: u32,
     },
-    /// The number of the object that follows. CAP_SYS_ADMIN.
+    /// Find the next object of bpf(2). CAP_SYS_ADMIN.
     NextId {
-        /// What it is.
+        /// The kind of object.
         kind: ObjectKind,
-        /// The number before.
+        /// The previous ID.
         id: u32,
     },
-    /// A socket that listens at a name of the network namespace (`unix(7)`, abstract names). It needs no privilege; but a
-    /// process that connects to it learns which user asked the kernel for it (`SO_PEERCRED`).
+    /// Open a listening socket with an abstract name (`unix(7)`) in the network namespace. This needs no
+    /// privilege, but a process that connects to the socket learns which user created it (`SO_PEERCRED`).
     Listen {
-        /// The name, without the zero before it.
+        /// The name, without the leading NUL.
         name: &'a [u8],
-        /// How many may connect.
+        /// Length of the queue of pending connections.
         backlog: u32,
     },
 }
 
-/// An object of bpf(2) that has a number.
+/// A kind of object that has an ID in bpf(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     /// A map.
@@ -94,7 +94,7 @@ impl ObjectKind {
     }
 }
 
-/// A map as bpf(2) has it.
+/// The parameters of a map, as in bpf(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields of union bpf_attr")]
 pub struct MapRequest {
@@ -106,7 +106,7 @@ pub struct MapRequest {
     pub flags: u32,
 }
 
-/// A program as bpf(2) has it.
+/// The parameters of a program, as in bpf(2).
 #[derive(Debug)]
 #[allow(missing_docs, reason = "the fields of union bpf_attr")]
 pub struct ProgramRequest<'a> {
@@ -118,23 +118,23 @@ pub struct ProgramRequest<'a> {
     pub flags: u32,
     pub ifindex: u32,
     pub expected_attach_type: u32,
-    /// Where the verifier writes its log, unless it is empty.
+    /// Buffer for the verifier's log; empty for no log.
     pub log: &'a mut [u8],
 }
 
 impl ProgramRequest<'_> {
-    /// The same request, to ask once more.
+    /// The same request, to execute it again.
     pub(crate) fn reborrow(&mut self) -> ProgramRequest<'_> {
         ProgramRequest { log: &mut *self.log, ..*self }
     }
 }
 
-/// Memory that is to become a UMEM.
+/// Memory to be registered as a UMEM.
 #[derive(Debug)]
 pub struct Umem<'a> {
     /// The AF_XDP socket.
     pub(crate) socket: BorrowedFd<'a>,
-    /// The file that the memory is mapped from, for a process that has to map it first.
+    /// The file that the memory is mapped from, for a process that must map it first.
     pub(crate) memory: Option<BorrowedFd<'a>>,
     pub(crate) address: u64,
     pub(crate) bytes: u64,
@@ -142,12 +142,12 @@ pub struct Umem<'a> {
 }
 
 impl<'a> Umem<'a> {
-    /// `bytes` of memory from `address` on, for `socket`, in cells of `cell_bytes`.
+    /// `bytes` of memory from `address` on, for `socket`, with cells of `cell_bytes`.
     ///
     /// # Safety
     ///
-    /// The kernel writes there at any time from now on: this process must not use the memory for anything else until the
-    /// socket and all that share its UMEM are closed.
+    /// From now on the kernel may write to the memory at any time: this process must not use it for anything
+    /// else until the socket and all others that share its UMEM are closed.
     pub unsafe fn new(
         socket: BorrowedFd<'a>,
         memory: Option<BorrowedFd<'a>>,
@@ -168,7 +168,7 @@ impl<'a> Umem<'a> {
         self.memory
     }
 
-    /// How long it is, and how long its cells are.
+    /// The length of the memory, and that of a cell.
     pub fn sizes(&self) -> (u64, u32) {
         (self.bytes, self.cell_bytes)
     }
@@ -177,20 +177,20 @@ impl<'a> Umem<'a> {
 /// The result of a request.
 #[derive(Debug)]
 pub enum Answer {
-    /// What was opened.
+    /// The opened descriptor.
     Descriptor(OwnedFd),
-    /// A number, or none after the last.
+    /// An ID, or `None` after the last.
     Id(Option<u32>),
-    /// Nothing, and it was done.
+    /// Success without a result.
     Done,
 }
 
 impl Answer {
-    /// The opened descriptor.
+    /// Returns the opened descriptor.
     ///
     /// # Errors
     ///
-    /// [`InvalidData`](io::ErrorKind::InvalidData) if the answer is no descriptor.
+    /// [`InvalidData`](io::ErrorKind::InvalidData) if the answer is not a descriptor.
     pub fn descriptor(self) -> io::Result<OwnedFd> {
         match self {
             Self::Descriptor(descriptor) => Ok(descriptor),
@@ -233,7 +233,7 @@ attribute! {
     struct RawTracepoint = 16 { name: u64, program: RawFd, pad: u32 }
 }
 
-/// Does in this thread what needs a privilege.
+/// Executes a privileged request in this thread.
 pub(crate) fn perform(request: Request<'_>) -> io::Result<Answer> {
     let opened = match request {
         Request::Socket { family } => raw_socket(family)?,
@@ -325,7 +325,7 @@ fn raw_socket(family: i32) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made the descriptor for us.
+    // SAFETY: the kernel has just created the descriptor, and only this process owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -340,8 +340,8 @@ fn register_umem(umem: &Umem<'_>) -> io::Result<()> {
     };
     let bytes = size_of::<libc::xdp_umem_reg>() as libc::socklen_t;
     let fd = umem.socket.as_raw_fd();
-    // SAFETY: the pointer and the length describe `registration`; what it names is the kernel's from now on by the
-    // promise made to `Umem::new`.
+    // SAFETY: pointer and length describe `registration`; the caller of `Umem::new` has guaranteed that the
+    // kernel may use the memory that it describes.
     let outcome = unsafe {
         libc::setsockopt(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, (&raw const registration).cast(), bytes)
     };

@@ -1,4 +1,4 @@
-//! The loads: constants, scratch memory, bytes of the packet, and Linux' extensions.
+//! Loads: constants, scratch memory, bytes of the packet, and Linux extensions.
 
 use std::mem::offset_of;
 
@@ -11,20 +11,20 @@ use crate::ethernet;
 use crate::filter::NetworkHeader;
 use crate::insn::{Base, Extension, Position, Source, Width};
 
-/// An offset that depends on the packet; then the address that is made of it.
+/// An offset that depends on the packet, later the resulting address.
 const INDEX: Reg = Reg::R3;
-/// Where the kernel copies bytes of the packet to: on the stack, below what else is there.
+/// Stack offset to which the kernel copies bytes of the packet, below everything else.
 const COPY: i16 = JUMPS_LEFT - 8;
-/// How many bytes of a packet the kernel lets an XDP program see.
+/// Number of bytes of a packet that an XDP program can read.
 pub(super) const XDP_BYTES_MAX: u32 = 0xffff;
-/// How many bytes of a packet machine code looks at.
+/// Number of bytes of a packet that machine code reads.
 pub(super) const USER_BYTES_MAX: u32 = i32::MAX as u32;
 
-/// Which bytes of the packet.
+/// The offset of a load.
 #[derive(Clone, Copy, Debug)]
 enum Offset {
     Constant(u32),
-    /// So many behind `INDEX`.
+    /// `INDEX` plus this constant.
     Computed(u32),
 }
 
@@ -73,7 +73,7 @@ impl Translation<'_> {
         self.bytes_unless_sure(to, width, offset, 0);
     }
 
-    /// Loads bytes in network order. `sure_bytes` need not be checked any more.
+    /// Loads bytes in network byte order. The first `sure_bytes` of the packet need no check.
     fn bytes_unless_sure(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
         let way = match offset {
             Offset::Constant(_) => self.access.constant,
@@ -106,7 +106,7 @@ impl Translation<'_> {
                 self.asm.mov(SCRATCH, data).add(SCRATCH, k.cast_signed());
                 (SCRATCH, 0)
             }
-            // It is at the end of the bytes by now.
+            // The register is at the end of the bytes now.
             (Offset::Computed(_), _) => (INDEX, -(width.bytes() as i16)),
         };
         self.asm.load(size(width), to, address, displacement);
@@ -131,14 +131,15 @@ impl Translation<'_> {
         };
     }
 
-    /// Continues if the packet has this many bytes after the index, which becomes the address of their end.
+    /// Continues if the packet has this many bytes after the index. `INDEX` becomes the address of their end.
     fn check_index(&mut self, end: u32) {
         let Registers { data, end: bound, .. } = self.registers;
         let (beyond, end_max) = (self.exits.beyond, (self.bytes_max() - end).cast_signed());
         let end = end.cast_signed();
         match self.environment {
             Environment::Xdp { .. } => {
-                // The verifier requires proof that the address does not wrap before it sees where it ends.
+                // The verifier requires proof that the address does not wrap before it is compared with the
+                // end.
                 self.asm.jump_if(INDEX, Jump::Gt, end_max, beyond).add(INDEX, data).add(INDEX, end);
                 self.asm.jump_if(INDEX, Jump::Gt, bound, beyond)
             }
@@ -152,7 +153,7 @@ impl Translation<'_> {
         match offset {
             Offset::Constant(k) => _ = self.asm.mov(Reg::R2, k.cast_signed()),
             Offset::Computed(k) => {
-                // The kernel would look at the low 32 bits only.
+                // The kernel would use only the low 32 bits.
                 let most = XDP_BYTES_MAX.cast_signed();
                 self.asm.mov(Reg::R2, INDEX).add(Reg::R2, k.cast_signed());
                 self.asm.jump_if(Reg::R2, Jump::Gt, most, self.exits.reject);
@@ -183,7 +184,7 @@ impl Translation<'_> {
         self.access.constant == Way::Direct || self.access.computed == Way::Direct
     }
 
-    /// Calls a helper of the kernel.
+    /// Calls a kernel helper.
     fn call(&mut self, helper: Helper) {
         self.asm.call(helper);
         if self.reads_directly() {
@@ -255,7 +256,7 @@ impl Translation<'_> {
         }
     }
 
-    /// For whom the kernel would say that the packet is, by its Ethernet address.
+    /// Loads the packet type that the kernel would derive from the frame's Ethernet addresses.
     fn packet_type(&mut self, address: [u8; 6]) {
         let [group, multicast, other_host, done] = [(); 4].map(|()| self.asm.label());
         let high = i32::from_be_bytes([address[0], address[1], address[2], address[3]]);
@@ -274,7 +275,7 @@ impl Translation<'_> {
         self.asm.bind(done);
     }
 
-    /// `A` becomes what the kernel takes for the frame's protocol; as [`ethernet::protocol`].
+    /// Sets `A` to the kernel's protocol number of the frame; see [`ethernet::protocol`].
     fn protocol(&mut self) {
         let (novell, done) = (self.asm.label(), self.asm.label());
         self.network_index();
@@ -289,7 +290,7 @@ impl Translation<'_> {
         self.asm.bind(done);
     }
 
-    /// `INDEX` becomes the offset of the network header; as [`ethernet::network_offset`].
+    /// Sets `INDEX` to the offset of the network header; see [`ethernet::network_offset`].
     fn network_index(&mut self) {
         let (tagged, done) = (self.asm.label(), self.asm.label());
         self.bytes(SCRATCH, Width::Half, Offset::Constant(ethernet::TYPE_OFFSET));

@@ -1,4 +1,4 @@
-//! Filters as programs of this process.
+//! Translates filters to programs for this process.
 
 use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Insn, Reg};
@@ -7,7 +7,7 @@ use crate::filter::Filter;
 use crate::insn::Extension;
 use crate::interpreter::user_space_refuses;
 
-/// Data about a packet besides its bytes and its length.
+/// Data about a packet besides its bytes and length.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Surroundings {
@@ -33,11 +33,12 @@ impl From<&Context> for Surroundings {
     }
 }
 
-/// The filter as a program that returns how many bytes of a packet to keep. It takes the address of the
-/// packet's first byte in `R1`, the number of its bytes in `R2`, the address of the [`Surroundings`] in `R4`
-/// (of which it reads nothing unless the filter asks Linux), and the packet's length on the wire in `R5`.
+/// The filter as a program that returns the number of bytes of a packet to keep. Its arguments are the
+/// address of the packet's first byte in `R1`, the number of its bytes in `R2`, the address of the
+/// [`Surroundings`] in `R4` (read only if the filter uses Linux extensions), and the packet's length on the
+/// wire in `R5`.
 ///
-/// It reads nothing but those, and the upper 128 bytes of its stack, and makes no call.
+/// It reads no other memory except the upper 128 bytes of its stack, and makes no calls.
 pub(crate) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
     filter.check_sources(machine_code_refuses)?;
     let mut asm = Assembler::new();

@@ -1,4 +1,4 @@
-//! Filters inside of XDP programs.
+//! Emits filters into XDP programs.
 
 use super::load::XDP_BYTES_MAX;
 use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
@@ -9,7 +9,8 @@ use crate::filter::Filter;
 use crate::flow::{Flow, may_match};
 use crate::insn::{Base, Extension, Op, Operand, Position, Source, Width};
 
-/// The verifier gives up if more than 8,192 branches are pending; some are left for the program around the filter.
+/// The verifier rejects a program with more than 8,192 pending branches; some are left for the program around
+/// the filter.
 const JUMPS_IN_A_ROW_MAX: u32 = 8000;
 
 /// Properties of the XDP program around a filter.
@@ -18,14 +19,15 @@ pub struct XdpTarget {
     /// The register of the program's context: `R6`, which the filter preserves. It changes all other registers and the
     /// upper 128 bytes of the stack.
     pub context: Reg,
-    /// Where packets go that do not match.
+    /// The label for packets that do not match.
     pub reject: Label,
-    /// The program sees packets of several fragments: bytes beyond the first are read by a kernel call.
+    /// The program receives packets with several fragments. Bytes beyond the first fragment are read by a
+    /// kernel call.
     pub multi_buffer: bool,
     /// The loader may compute with addresses (CAP_PERFMON or CAP_SYS_ADMIN). Otherwise bytes at offsets that depend on
     /// the packet are read by a kernel call, which takes longer.
     pub address_arithmetic: bool,
-    /// The interface's Ethernet address, for filters that ask for whom a packet is.
+    /// The interface's Ethernet address, for filters that read the packet type.
     pub address: Option<[u8; 6]>,
 }
 
@@ -33,8 +35,8 @@ impl Filter {
     /// Emits the filter into an XDP program. Execution continues after it for matching packets, with the number of
     /// bytes to keep in `R0`, and at `target.reject` for others (as far as the verifier can see, some do).
     ///
-    /// Bytes and length are those of the whole packet. An offset that depends on the packet reaches the first 65,535
-    /// bytes, the kernel's limit.
+    /// Bytes and length are those of the whole packet. An offset that depends on the packet can reach the
+    /// first 65,535 bytes, the kernel's limit.
     ///
     /// # Errors
     ///
@@ -61,7 +63,7 @@ impl Filter {
         Ok(())
     }
 
-    /// How many conditional jumps there are on the longest way through the translation, at most.
+    /// An upper bound of the number of conditional jumps on the longest path through the translation.
     fn jumps_in_a_row(&self) -> u32 {
         let ops = self.program.ops();
         let mut behind = vec![0; ops.len() + 1];
@@ -93,8 +95,8 @@ impl Filter {
         let computed = if target.address_arithmetic { Way::Direct } else { Way::Ask };
         let quick = Access { constant: Way::Direct, computed };
         if target.multi_buffer {
-            // Nearly all packets have in their first fragment what the filter looks at. Where that turns out not to
-            // be so, the filter starts over and asks the kernel for every byte.
+            // For nearly all packets, the filter reads only the first fragment. Otherwise it starts over and
+            // calls the kernel for every byte.
             let falls_through = write(quick, whole, asm);
             if asm.has_jump_to(whole) {
                 if falls_through {
@@ -112,7 +114,7 @@ impl Filter {
         }
     }
 
-    /// Whether there is a way to accept a packet.
+    /// Whether a path accepts packets.
     fn may_match(&self) -> bool {
         let flow = Flow::of(&self.program);
         let mut ops = self.program.ops().iter().enumerate();
@@ -120,12 +122,13 @@ impl Filter {
     }
 }
 
-/// A jump that the verifier sees and no packet takes: the verifier requires a way to every instruction.
+/// A jump that the verifier considers possible but that is never taken: the verifier requires a path to every
+/// instruction.
 fn jump_never(asm: &mut Assembler, target: Label) {
     asm.mov32(Reg::R1, 1).jump_if32(Reg::R1, Jump::Eq, 0, target);
 }
 
-/// Why an XDP program cannot answer for the extension, if it cannot.
+/// Why the extension is unsupported in XDP programs; `None` if it is supported.
 fn xdp_refuses(extension: Extension) -> Option<&'static str> {
     match extension {
         Extension::Mark | Extension::ReceiveHash | Extension::PayloadOffset => {
@@ -142,7 +145,7 @@ fn xdp_refuses(extension: Extension) -> Option<&'static str> {
     }
 }
 
-/// How many conditional jumps the instruction becomes, at most.
+/// Maximum number of conditional jumps that the instruction becomes.
 fn conditional_jumps(op: Op) -> u32 {
     match op {
         Op::Load(_, Source::Extension(_)) => 20,

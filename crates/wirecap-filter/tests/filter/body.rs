@@ -1,4 +1,5 @@
-//! What the fuzz target of the translator runs on bytes of any kind, and `mutated` on the stored corpus.
+//! The body of the translator's fuzz target, for arbitrary bytes; the tests in `mutated` run it on the stored
+//! corpus.
 
 use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Reg};
@@ -7,8 +8,8 @@ use wirecap_filter::{ClassicInsn, CompiledFilter, Context, Filter, Interpreter, 
 use crate::choices::Choices;
 use crate::programs::{Contents, program};
 
-/// Takes the bytes as a program and a packet. Machine code and interpreter must agree, and every translation for XDP
-/// must be whole or refused.
+/// Interprets the bytes as a program and a packet. Machine code and interpreter must return the same, and
+/// each translation for XDP must be complete or refused.
 pub(crate) fn translate(bytes: &[u8]) {
     let Some((&kind, bytes)) = bytes.split_first() else { return };
     let context = Context { ifindex: 3, queue: 1, ..Context::default() };
@@ -43,7 +44,7 @@ fn emit(filter: &Filter, multi_buffer: bool, address_arithmetic: bool) {
     }
 }
 
-/// Instructions as they come: few such programs are sound.
+/// The bytes as instructions: few such programs are valid.
 fn raw(bytes: &[u8]) -> Option<Filter> {
     let insn = |bytes: &[u8; 8]| {
         let [code_0, code_1, jt, jf, k @ ..] = *bytes;
@@ -53,7 +54,7 @@ fn raw(bytes: &[u8]) -> Option<Filter> {
     Filter::from_program(insns, LinkType::ETHERNET).ok()
 }
 
-/// A program by the generator, with the bytes as its choices.
+/// A generated program; the bytes are the generator's choices.
 fn sound(bytes: &[u8]) -> Filter {
     let mut choices = Choices::from_bytes(bytes);
     let insns_max = 1 + choices.below(500);

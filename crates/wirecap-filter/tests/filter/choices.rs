@@ -1,6 +1,7 @@
-//! Bytes as a source of choices: from a fuzzer, or from a seed.
+//! Choices from bytes, which come from a fuzzer or a seed.
 
-/// Makes one choice after the other, the same for the same bytes; when they are used up, the first of each.
+/// Makes a sequence of choices determined by the bytes. After the last byte, it always makes the first
+/// choice.
 #[derive(Debug)]
 pub(crate) struct Choices {
     bytes: std::vec::IntoIter<u8>,
@@ -11,7 +12,7 @@ impl Choices {
         Self { bytes: Vec::from(bytes).into_iter() }
     }
 
-    /// As many as `byte_count` bytes make, by the generator SplitMix64.
+    /// `byte_count` bytes of the generator SplitMix64.
     pub(crate) fn from_seed(seed: u64, byte_count: usize) -> Self {
         let mut state = seed;
         let word = || {
@@ -36,12 +37,12 @@ impl Choices {
         u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// A number below `limit`, which is not 0.
+    /// A number below `limit`, which must not be 0.
     pub(crate) fn below(&mut self, limit: u32) -> u32 {
         if limit <= 256 { u32::from(self.byte()) % limit } else { self.word() % limit }
     }
 
-    /// True once in `n` times.
+    /// True with probability 1/n.
     pub(crate) fn once_in(&mut self, n: u32) -> bool {
         self.below(n) == n - 1
     }

@@ -1,4 +1,4 @@
-//! What becomes of expressions and programs that people hand in.
+//! Compiling and parsing of expressions and programs from users.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn refusal(expression: &str) -> String {
     }
 }
 
-/// What tcpdump prints for an expression; none, and a word about it, where there is no tcpdump.
+/// The output of tcpdump for an expression; if tcpdump is missing, `None` and a message.
 fn tcpdump(option: &str, expression: &str) -> Option<String> {
     let Ok(output) = Command::new("tcpdump").args([option, "-y", "EN10MB", "--", expression]).output() else {
         skip("tcpdump is not installed");
@@ -51,7 +51,7 @@ fn a_program_is_read_as_tcpdump_prints_it() {
 }
 
 #[test]
-fn a_bad_expression_gets_libpcaps_message_and_a_mark_at_the_name_in_it() {
+fn a_bad_expression_is_reported_with_libpcaps_message_and_a_mark() {
     let cases = [
         ("udp port zork", "unknown port 'zork'\n  udp port zork\n           ^~~~"),
         ("tcp port zork or udp port zork", "unknown port 'zork'\n  tcp port zork or udp port zork"),
@@ -74,7 +74,7 @@ fn the_snap_length_is_the_filters_return_value() {
 }
 
 #[test]
-fn raw_ip_goes_by_its_number_in_files() {
+fn raw_ip_uses_its_linktype_number() {
     let filter = Filter::compile("udp", LinkType::RAW, 0).expect("libpcap knows raw IP");
     assert!(filter.to_string().contains("ldb      [9]"), "{filter}");
 }
@@ -101,7 +101,7 @@ fn an_invalid_program_is_rejected_with_its_fault() {
     for (text, expected) in cases {
         assert_eq!(Filter::parse(text, LinkType::ETHERNET).unwrap_err(), expected, "{text}");
     }
-    // No such code; a load of eight bytes; an unknown extension; a code of more than eight bits.
+    // An undefined code; a load of eight bytes; an unknown extension; a code of more than eight bits.
     for insn in ["14 0 0 0", "56 0 0 0", "32 0 0 4294963265", "256 0 0 0"] {
         let error = Filter::parse(&format!("2\n{insn}\n6 0 0 0"), LinkType::ETHERNET).unwrap_err();
         assert!(matches!(error, ProgramError::Unknown { index: 0, .. }), "{insn}: {error}");
@@ -164,7 +164,7 @@ fn a_filter_reads_data_besides_the_packet() {
 
 #[test]
 fn a_netlink_attribute_is_found_as_the_kernel_finds_it() {
-    // Three attributes from offset 2: type 1 (empty), type 2 with (type 5, then type 6) inside, type 9 cut off.
+    // Three attributes from offset 2: type 1 (empty), type 2 with nested types 5 and 6, type 9 (truncated).
     let mut packet = vec![0, 0];
     let mut attribute = |len: u16, kind: u16| {
         packet.extend(len.to_ne_bytes());

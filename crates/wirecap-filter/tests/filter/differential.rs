@@ -1,4 +1,4 @@
-//! Every way to run a filter, against libpcap's: not one difference.
+//! All forms of a filter must return the same as libpcap's.
 
 use wirecap_filter::LinkType;
 use wirecap_filter::{ClassicInsn, CompiledFilter, Filter, Interpreter, Libpcap, LibpcapFilter};
@@ -10,12 +10,12 @@ use crate::kernel::{self, WAYS, Way, XdpFilter};
 use crate::packets::{Packet, frame, jumbo, noise, traces};
 use crate::programs::{Contents, program};
 
-/// The bytes of an Ethernet header, less than which the kernel's test run does not take.
+/// The length of an Ethernet header, the minimum length for the kernel's test run.
 const TEST_RUN_BYTES_MIN: usize = 14;
-/// What a test run takes in one fragment.
+/// Maximum length of one fragment in a test run.
 const FRAGMENT_BYTES: usize = 3400;
 
-/// All that run one filter.
+/// All forms of one filter.
 struct Runners {
     libpcap: Option<LibpcapFilter>,
     interpreter: Interpreter,
@@ -44,7 +44,7 @@ impl Runners {
         verdict
     }
 
-    /// The verdict, and a difference if there is one.
+    /// The verdict, and a description of the difference if there is one.
     fn compare(&self, packet: &Packet) -> (u32, Option<String>) {
         let Packet { data, wire_len } = packet;
         let context = kernel::context(data);
@@ -59,7 +59,7 @@ impl Runners {
         let compiled =
             || differs("machine code".to_owned(), self.compiled.matches(data, *wire_len, &context));
         let kernel = || {
-            // A frame in the kernel is never cut.
+            // Frames in the kernel are never truncated.
             let whole = *wire_len as usize == data.len() && data.len() >= TEST_RUN_BYTES_MIN;
             let fits = |way: &Way| whole && (way.multi_buffer || data.len() <= FRAGMENT_BYTES);
             let mut kernel = self.kernel.iter().filter(|(way, _)| fits(way));
@@ -95,7 +95,7 @@ fn a_thousand_expressions_decide_as_libpcap_does() {
         matched += usize::from(wanted > 0);
         rejected += usize::from(wanted < packets.len());
     }
-    // A comparison of nothing but rejections would show nothing.
+    // Matches and rejections must both occur, otherwise the comparison proves nothing.
     assert!(matched > 900 && rejected > 900, "{matched} filters matched something, {rejected} not all");
 }
 
@@ -115,7 +115,7 @@ fn a_thousand_expressions_decide_in_the_kernel_as_libpcap_does() {
 }
 
 #[test]
-fn the_traces_are_decided_as_libpcap_does() {
+fn filters_decide_on_traces_as_libpcap_does() {
     for link_type in [LinkType::ETHERNET, LinkType::RAW, LinkType::LINUX_SLL] {
         let packets = traces(link_type, 20);
         for expression in realistic().iter().step_by(7) {
@@ -154,12 +154,13 @@ fn random_programs_decide_in_the_kernel_as_in_user_space() {
     let mut loaded = 0;
     for round in 0..2000 {
         let insns_max = if round % 50 == 0 { 600 } else { 60 };
-        // Of those that look further than a packet can be long some are refused, and none must be refused late.
+        // Some filters that read beyond the maximum packet length are refused; none may be refused at load
+        // time.
         let far = round >= 1500;
         let contents = Contents { insns_max, slots_stored_first: false, extensions: round % 2 == 0, far };
         let filter = program(&mut choices, contents);
         let mut runners = Runners::new(&filter, true);
-        // Its scratch memory begins with what lay on the stack.
+        // In libpcap, scratch memory initially contains whatever was on the stack.
         runners.libpcap = None;
         loaded += if far { 0 } else { runners.kernel.len() };
         for _ in 0..5 {
@@ -173,13 +174,14 @@ fn random_programs_decide_in_the_kernel_as_in_user_space() {
 }
 
 #[test]
-fn the_surroundings_of_a_packet_are_the_same_everywhere() {
+fn packet_metadata_are_the_same_in_all_forms() {
     if !privileged() {
         return;
     }
     let mut choices = Choices::from_seed(11, 1 << 18);
     let packets: Vec<Packet> = (0..200).map(|_| frame(&mut choices)).collect();
-    // Each extension that user space and the kernel know, and a byte of the network and the link-layer header.
+    // Each extension supported by user space and the kernel, and a byte of the network and link-layer
+    // headers.
     for k in [0xffff_f000, 0xffff_f004, 0xffff_f008, 0xffff_f018, 0xffff_f028, 0xfff0_0005, 0xffe0_0005] {
         let program = [(0x01, 5), (0x28, k), (0x16, 0)];
         let insns = program.map(|(code, k)| ClassicInsn { code, jt: 0, jf: 0, k }).to_vec();
@@ -197,7 +199,7 @@ fn the_surroundings_of_a_packet_are_the_same_everywhere() {
 }
 
 #[test]
-fn the_kernel_alone_knows_cpu_and_chance() {
+fn cpu_and_random_numbers_are_available_only_in_the_kernel() {
     if !privileged() {
         return;
     }

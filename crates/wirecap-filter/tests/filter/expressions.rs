@@ -1,4 +1,4 @@
-//! Expressions such as people write, by a grammar and a seed.
+//! Typical expressions, generated from a grammar and a seed.
 
 use std::collections::BTreeSet;
 
@@ -8,8 +8,8 @@ use wirecap_filter::LinkType;
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, NETS, NETS_6, PORTS, mac_text};
 
-/// The first `count` different expressions of the seed that libpcap accepts. (It refuses what can never be,
-/// such as an IPv6 host in ARP.)
+/// The first `count` different expressions of the seed that libpcap accepts. (It rejects expressions that no
+/// packet can match, such as an IPv6 host in ARP.)
 pub(crate) fn expressions(seed: u64, count: usize) -> Vec<String> {
     let mut choices = Choices::from_seed(seed, count * 4096);
     let (mut known, mut list) = (BTreeSet::new(), Vec::new());
@@ -147,7 +147,7 @@ fn ether(choices: &mut Choices) -> String {
     format!("ether {direction}host {}", mac_text(choices.of(&MACS)))
 }
 
-/// `vlan` changes what the rest of the expression is about, so it stands with what belongs to it.
+/// `vlan` changes the meaning of the rest of the expression, so it is combined with a suitable rest.
 fn vlan(choices: &mut Choices) -> String {
     let tag = choices.of(&["vlan", "vlan 7", "vlan 42", "vlan 100", "vlan and vlan 42"]).to_owned();
     if choices.once_in(2) { format!("({tag} and {})", inner(choices)) } else { tag }

@@ -6,7 +6,7 @@ use wirecap_filter::bpf::asm::{Assembler, Reg};
 use wirecap_filter::bpf::{BpfError, LoadOptions, Program, ProgramKind};
 use wirecap_filter::{Context, Filter, PacketType, Unsupported, XdpTarget};
 
-/// How to translate.
+/// Options of the translation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) multi_buffer: bool,
@@ -20,10 +20,10 @@ pub(crate) const WAYS: [Way; 4] = [
     Way { multi_buffer: true, address_arithmetic: false },
 ];
 
-/// The Ethernet address of the interface that the programs are made for.
+/// The Ethernet address for which the programs are compiled.
 pub(crate) const ADDRESS: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 
-/// What a test run knows of a frame: it seems to come from the loopback's first queue.
+/// The context of a frame in a test run: it appears to arrive on queue 0 of the loopback interface.
 pub(crate) fn context(frame: &[u8]) -> Context {
     let packet_type = match frame.first_chunk::<6>() {
         Some(to) if *to == ADDRESS => PacketType::Host,
@@ -34,7 +34,7 @@ pub(crate) fn context(frame: &[u8]) -> Context {
     Context { ifindex: 1, packet_type, ..Context::default() }
 }
 
-/// A loaded program that returns what the filter returns.
+/// A loaded program that returns the filter's result.
 #[derive(Debug)]
 pub(crate) struct XdpFilter(Program);
 
@@ -57,7 +57,7 @@ pub(crate) fn load(filter: &Filter, way: Way) -> Result<Result<XdpFilter, BpfErr
 }
 
 impl XdpFilter {
-    /// Loads a filter, if the translator takes it; the kernel must take what the translator made.
+    /// Loads a filter if the translator supports it; the kernel must accept the translation.
     pub(crate) fn new(filter: &Filter, way: Way) -> Option<Self> {
         let loaded = load(filter, way).ok()?;
         Some(loaded.unwrap_or_else(|error| panic!("{way:?}: {error}: {:?}\n{filter}", error.source())))

@@ -1,4 +1,4 @@
-//! Programs as long as they come.
+//! Programs of maximum length.
 
 use std::error::Error;
 
@@ -13,14 +13,14 @@ fn insn(code: u16, jt: u8, jf: u8, k: u32) -> ClassicInsn {
     ClassicInsn { code, jt, jf, k }
 }
 
-/// The instructions of `unit`, `count` times, and then the acceptance of the packet.
+/// A filter with `count` copies of `unit`, followed by accepting the packet.
 fn repeated(unit: &[ClassicInsn], count: usize) -> Filter {
     let body = unit.iter().copied().cycle().take(unit.len() * count);
     let insns = body.chain([insn(0x06, 0, 0, 96)]).collect();
     Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound")
 }
 
-/// A comparison with a port, which is never that of the frame of zeros, and on.
+/// A filter with `count` comparisons with ports; a frame of zeros matches none of them.
 fn ports(count: u32) -> Filter {
     let compare =
         (1..=count).flat_map(|port| [insn(0x28, 0, 0, 36), insn(0x15, 0, 1, port), insn(0x06, 0, 0, 7)]);
@@ -116,7 +116,7 @@ fn programs_that_the_kernel_would_reject_are_rejected_first() {
 }
 
 #[test]
-fn an_endless_program_ends_everywhere() {
+fn an_endless_program_ends_in_all_forms() {
     let insns = vec![insn(0x05, 0, 0, u32::MAX), insn(0x06, 0, 0, 1)];
     let filter = Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound");
     let interpreted = Interpreter::new(&filter).expect("it asks for nothing");

@@ -1,4 +1,4 @@
-//! Filters: compiled, run in every way that there is, and compared.
+//! Filters in all forms, compared with each other.
 
 mod body;
 mod choices;

@@ -1,4 +1,4 @@
-//! The stored corpus of the translator's fuzz target, as it is and damaged in some thousand ways.
+//! The stored corpus of the translator's fuzz target, unchanged and with several thousand kinds of damage.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! The addresses and ports that the expressions ask for and the packets bear.
+//! Addresses and ports used by both expressions and packets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Packets: of every shape that filters look at, and the real ones.
+//! Generated packets of all types that filters look at, and packets of real traces.
 
 use std::env;
 use std::fs;
@@ -9,14 +9,14 @@ use wirecap_savefile::{LinkType, Reader};
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, PORTS};
 
-/// A packet, possibly cut.
+/// A packet, possibly truncated.
 #[derive(Clone, Debug)]
 pub(crate) struct Packet {
     pub(crate) data: Vec<u8>,
     pub(crate) wire_len: u32,
 }
 
-/// An Ethernet frame whose addresses and ports are often those that the expressions name.
+/// An Ethernet frame whose addresses and ports often are those in the expressions.
 pub(crate) fn frame(choices: &mut Choices) -> Packet {
     let mut data = Vec::new();
     data.extend(choices.of(&MACS));
@@ -134,7 +134,7 @@ fn transport(choices: &mut Choices, data: &mut Vec<u8>, protocol: u8) {
     }
 }
 
-/// A frame that takes several fragments.
+/// A frame with several fragments.
 pub(crate) fn jumbo(choices: &mut Choices) -> Packet {
     let mut data = frame(choices).data;
     let len = 3000 + choices.below(6200) as usize;
@@ -142,7 +142,7 @@ pub(crate) fn jumbo(choices: &mut Choices) -> Packet {
     Packet { wire_len: data.len() as u32, data }
 }
 
-/// Bytes of no protocol.
+/// Random bytes.
 pub(crate) fn noise(choices: &mut Choices) -> Packet {
     let len = choices.of(&[0_u32, 1, 13, 14, 33, 60, 64, 128, 200]) + choices.below(3);
     let data: Vec<u8> = (0..len).map(|_| choices.byte()).collect();
@@ -150,7 +150,7 @@ pub(crate) fn noise(choices: &mut Choices) -> Packet {
     Packet { data, wire_len }
 }
 
-/// The stored traces of this link type, where there are any: up to `per_file` packets of each file.
+/// Up to `per_file` packets of each stored trace of this link type; empty if there are no traces.
 pub(crate) fn traces(link_type: LinkType, per_file: usize) -> Vec<Packet> {
     let mut files = Vec::new();
     if let Some(folder) = trace_folder() {
@@ -177,7 +177,7 @@ fn packets_of(file: &Path, link_type: LinkType) -> Vec<Packet> {
     let mut packets = Vec::new();
     let Ok(mut reader) = Reader::open(file) else { return packets };
     loop {
-        // Some are damaged on purpose: what stands before the damage is good.
+        // Some traces are damaged on purpose; the packets before the damage are valid.
         let Ok(Some(record)) = reader.next_record() else { return packets };
         let (interface, data) = (record.interface, record.data.to_vec());
         let packet = Packet { wire_len: record.wire_len, data };

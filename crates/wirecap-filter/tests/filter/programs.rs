@@ -1,20 +1,20 @@
-//! Random programs, every one of them sound.
+//! Random valid programs.
 
 use wirecap_filter::LinkType;
 use wirecap_filter::{ClassicInsn, Filter};
 
 use crate::choices::Choices;
 
-/// What a program may contain.
+/// What a generated program may contain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Contents {
     pub(crate) insns_max: u32,
-    /// Scratch memory is stored to before anything else, so that its first content does not matter: in
-    /// libpcap that is whatever was on the stack.
+    /// Scratch memory is stored to first, so that its initial contents do not matter: in libpcap they are
+    /// whatever was on the stack.
     pub(crate) slots_stored_first: bool,
-    /// Loads that Linux knows and libpcap does not.
+    /// Loads supported by Linux but not by libpcap.
     pub(crate) extensions: bool,
-    /// Loads from offsets that no frame has.
+    /// Loads from offsets beyond any frame.
     pub(crate) far: bool,
 }
 
@@ -36,7 +36,7 @@ fn insn(code: u16, k: u32) -> ClassicInsn {
     ClassicInsn { code, jt: 0, jf: 0, k }
 }
 
-/// An instruction with `left` instructions behind it.
+/// An instruction that is followed by `left` others.
 fn any_insn(choices: &mut Choices, left: u32, has_slots: bool, contents: Contents) -> ClassicInsn {
     match choices.below(32) {
         0..=5 => insn(choices.of(&[0x20, 0x28, 0x30]), offset(choices, contents.far)),
@@ -105,7 +105,7 @@ fn branch(choices: &mut Choices, left: u32) -> ClassicInsn {
 }
 
 fn extension(choices: &mut Choices) -> ClassicInsn {
-    // Protocol, packet type, interface, queue, exclusive or; bytes of the network and link-layer headers.
+    // Protocol, packet type, interface, queue, XOR; bytes of the network and link-layer headers.
     let k = match choices.below(7) {
         kind @ 0..=4 => 0xffff_f000 + [0, 4, 8, 24, 40][kind as usize],
         5 => 0xfff0_0000 + choices.below(40),

@@ -1,4 +1,4 @@
-//! What the fuzz targets run on bytes of any kind, and `mutated` on the stored corpus.
+//! The bodies of the fuzz targets, for arbitrary bytes; the tests in `mutated` run them on the stored corpus.
 
 use std::io::{self, Cursor, Read};
 
@@ -6,16 +6,16 @@ use wirecap_savefile::{Format, Reader, Section, StreamSink, Writer};
 
 use crate::packet::{Packet, read_rest, read_whole};
 
-/// Reads a file of any bytes: its end must stay, and its packets must not change when they are written and
-/// read again.
+/// Reads a file of arbitrary bytes. Its end must be permanent, and its packets must not change when they are
+/// written and read again.
 pub(crate) fn read_compressed(file: &[u8]) {
     if let Ok(reader) = Reader::new(Cursor::new(file.to_vec())) {
         read_to_the_end(reader);
     }
 }
 
-/// As [`read_compressed`]; nor must what is read depend on how the bytes come. (How much a decompressor
-/// gives before it finds an error does depend on that.)
+/// Like [`read_compressed`]; in addition, the result must not depend on the lengths of the reads. (For a
+/// compressed file it may: how much a decompressor returns before an error depends on them.)
 fn read_plain(file: &[u8]) {
     let at_once = Reader::new(Cursor::new(file.to_vec()));
     let bit_by_bit = Reader::new(Dribble { bytes: Cursor::new(file.to_vec()), calls: 0 });
@@ -38,7 +38,7 @@ fn read_to_the_end(mut reader: Reader) -> (Vec<Packet>, Option<String>) {
     (packets, end)
 }
 
-/// Reads bytes as a file that begins as pcap does.
+/// Reads these bytes with the first four replaced by a pcap magic number.
 pub(crate) fn read_pcap(bytes: &[u8]) {
     let magics = [0xa1b2_c3d4_u32, 0xa1b2_3c4d, 0xa1b2_cd34];
     let Some(choice) = bytes.first().copied().map(usize::from) else { return };
@@ -48,7 +48,8 @@ pub(crate) fn read_pcap(bytes: &[u8]) {
     read_plain(&file);
 }
 
-/// Reads bytes as a file that begins as pcapng does, and again with blocks that end as they begin.
+/// Reads these bytes with the first four replaced by the type of a pcapng section header; then again with
+/// each block's trailing length set to its leading length.
 pub(crate) fn read_pcapng(bytes: &[u8]) {
     let mut file = bytes.to_vec();
     put(&mut file, 0, 0x0a0d_0d0a_u32.to_le_bytes());
@@ -71,7 +72,7 @@ fn is_big_endian(file: &[u8]) -> bool {
     file.get(8) == Some(&0x1a)
 }
 
-/// Replaces four bytes, if they are there.
+/// Replaces four bytes, if the file is long enough.
 fn put(file: &mut [u8], at: usize, bytes: [u8; 4]) {
     if let Some(place) = file.get_mut(at..at + 4) {
         place.copy_from_slice(&bytes);
@@ -94,13 +95,13 @@ fn can_be_written(packet: &Packet) -> bool {
     packet.data.len() <= wirecap_savefile::PACKET_BYTES_MAX as usize
 }
 
-/// The packets as they come out of a file that has a time for each.
+/// The packets as read back from a file that stores a time for each.
 fn as_written(packets: &[Packet]) -> Vec<Packet> {
     let packets = packets.iter().filter(|packet| can_be_written(packet)).cloned();
     packets.map(|packet| Packet { nanos: packet.nanos.or(Some(0)), ..packet }).collect()
 }
 
-/// Gives few bytes at a time, now and then none because of a signal.
+/// Returns a few bytes at a time, and sometimes an interrupted-call error.
 struct Dribble {
     bytes: Cursor<Vec<u8>>,
     calls: usize,

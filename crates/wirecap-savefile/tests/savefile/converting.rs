@@ -1,4 +1,4 @@
-//! Conversions: what a copy keeps, and what it says that it leaves out.
+//! Conversions: what the copy contains, and what is counted as omitted.
 
 use std::io::Cursor;
 
@@ -7,7 +7,7 @@ use wirecap_savefile::{Conversion, Converted, Format, Interface, LinkType, Reade
 use crate::packet::{Packet, read_whole};
 use crate::reading::{Big, Little, Order};
 
-/// Copies the packets that `chooses`, and gives the file and what was left out.
+/// Copies the packets that `chooses` accepts. Returns the file and the numbers of omitted items.
 fn convert(
     file: &[u8],
     format: Format,
@@ -30,7 +30,7 @@ fn convert(
     (writer.finish().expect("memory takes everything").into_inner(), left_out.to_string())
 }
 
-/// A packet with flags, a comment, an identifier and an option of a kind that this crate does not know.
+/// A packet with flags, a comment, an identifier and an option of an unknown type.
 fn rich_packet(order: Order, ticks: u32, data: &[u8; 8]) -> Vec<u8> {
     let words = order.words(&[0, 0, ticks, 8, 60]);
     let options = [
@@ -43,7 +43,7 @@ fn rich_packet(order: Order, ticks: u32, data: &[u8; 8]) -> Vec<u8> {
     order.block(6, &[words, data.to_vec(), options.concat()].concat())
 }
 
-/// A section with everything: texts, names of addresses, secrets, statistics, and a block of the future.
+/// A section with texts, name resolution, secrets, statistics, and a block of an unknown type.
 fn rich_section(order: Order) -> Vec<Vec<u8>> {
     let described = [
         order.option(1, b"first comment"),
@@ -136,7 +136,7 @@ fn pcap_keeps_snap_length_and_check_sequence_and_gets_no_name() {
 }
 
 #[test]
-fn a_file_without_packets_stays_one_that_can_be_read() {
+fn a_copy_without_packets_is_readable() {
     let pcap = Little.pcap(0xa1b2_c3d4, 4, &[]);
     let pcapng = rich_section(Little).concat();
     for (file, format) in [

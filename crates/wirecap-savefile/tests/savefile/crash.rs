@@ -1,7 +1,7 @@
 //! A writer that is killed, and a disk that is full.
 //!
-//! The writer has to be a process of its own, so these tests run themselves again, and find out from their
-//! environment that they are the other one.
+//! The writer must be a separate process, so these tests start their own program again. An environment
+//! variable tells the second process that it is the writer.
 
 use std::env;
 use std::fs;
@@ -16,10 +16,10 @@ use wirecap_savefile::{FileSink, Format, Interface, ReadError, Section, WriteErr
 use crate::packet::{Packet, read_all};
 use crate::tools::{has, skip};
 
-/// Tells the other process where to write.
+/// The path that the writer process must write to.
 const WRITER_PATH: &str = "WIRECAP_TEST_WRITER_PATH";
 
-/// Runs this test again, by way of `wrapper` if there is one, with a file to write.
+/// A command that runs this test again to write a file, by way of `wrapper` if there is one.
 fn again(test: &str, wrapper: &[&str], path: &Path) -> Command {
     let this = env::current_exe().expect("a process knows its program");
     let mut command = match wrapper {
@@ -34,13 +34,13 @@ fn again(test: &str, wrapper: &[&str], path: &Path) -> Command {
     command
 }
 
-/// The packet that stands at `index` in every file of these tests.
+/// The packet at `index` in every file of these tests.
 fn packet(index: u64) -> Packet {
     let data: Vec<u8> = (0..60 + index % 1400).map(|at| (index + at) as u8).collect();
     Packet::plain(index, &data)
 }
 
-/// Writes packets until that fails, or there are `count`.
+/// Writes up to `count` packets, or until a write fails.
 fn write_packets(path: &Path, format: Format, buffer_bytes: usize, count: u64) -> Result<(), WriteError> {
     let sink = FileSink::create(path).expect("the folder can be written to");
     let mut writer = Writer::with_buffer(sink, format, &Section::default(), buffer_bytes);
@@ -55,7 +55,7 @@ fn format_of(path: &Path) -> Format {
     if path.extension().is_some_and(|extension| extension == "pcap") { Format::Pcap } else { Format::Pcapng }
 }
 
-/// Reads a file that may end in the middle of a packet, but has nothing else wrong with it.
+/// Reads a file that may end in the middle of a packet but has no other fault.
 fn count_packets(path: &Path) -> (u64, Option<ReadError>) {
     let (packets, error) = read_all(fs::File::open(path).expect("the file is there"));
     for (index, found) in (0..).zip(&packets) {
@@ -86,7 +86,7 @@ fn a_killed_writer_leaves_every_packet_that_was_handed_over() {
         let (count, error) = count_packets(&path);
         match error {
             None => {}
-            // The kernel may be killed out of a write between two pages.
+            // A kill may interrupt a write between two memory pages.
             Some(ReadError::Truncated { offset, present, .. }) => {
                 assert_eq!(offset + present as u64, file_bytes);
                 torn += 1;
@@ -136,7 +136,7 @@ fn a_full_disk_ends_the_file_on_a_whole_packet() {
     assert!(said.contains("the disk was full eight times"), "{said}");
 }
 
-/// Writes until the disk is full, and reads what is there.
+/// Writes until the disk is full, and checks the file.
 fn fill_disk(path: &Path, format: Format, buffer_bytes: usize) {
     let error = write_packets(path, format, buffer_bytes, 10_000).expect_err("the disk has 1 MiB");
     let text = error.to_string();

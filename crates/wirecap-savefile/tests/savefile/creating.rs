@@ -1,4 +1,4 @@
-//! Files as a sink creates them.
+//! Creation of files by a sink.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read};
@@ -21,7 +21,7 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[test]
-fn a_file_is_its_owners_alone() {
+fn a_created_file_is_accessible_only_to_its_owner() {
     let folder = folder();
     let path = folder.path().join("file");
     drop(FileSink::create(&path).expect("it can be created"));
@@ -74,7 +74,7 @@ fn a_symbolic_link_to_a_file_is_not_followed() {
 }
 
 #[test]
-fn a_file_with_other_names_is_not_emptied_under_those() {
+fn a_file_with_other_hard_links_is_not_emptied() {
     let folder = folder();
     let (target, link) = (folder.path().join("target"), folder.path().join("link"));
     fs::write(&target, "kept").expect("the folder can be written to");
@@ -103,12 +103,12 @@ fn files_of_other_users_in_a_shared_directory_are_not_written_to() {
     }
     lchown(&link, Some(UNPRIVILEGED), None).expect("this is root");
     for path in [&file, &pipe, &link] {
-        // Of the pipe this would wait for a reader for ever.
+        // Opening the pipe would wait for a reader forever.
         let error = FileSink::replace(path).expect_err("another user's");
         assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{}: {error}", path.display());
     }
     assert_eq!(fs::read(&file).unwrap(), b"kept");
-    // In a directory of one's own they are what the user put there.
+    // In a directory that only the user may write to, the same entries are accepted.
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("it is ours");
     for path in [&file, &link] {
         FileSink::replace(path).expect("not planted");
@@ -116,7 +116,7 @@ fn files_of_other_users_in_a_shared_directory_are_not_written_to() {
 }
 
 #[test]
-fn a_new_file_is_created_only_where_nothing_is() {
+fn create_new_fails_if_the_path_exists() {
     let folder = folder();
     let [file, pipe, link] = ["file", "pipe", "link"].map(|name| folder.path().join(name));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());
@@ -140,7 +140,7 @@ fn two_sinks_do_not_share_a_file() {
     assert_eq!(error.kind(), ErrorKind::WouldBlock);
     assert_eq!(fs::read(&path).unwrap(), b"first");
     drop(first);
-    // A process that another test starts meanwhile has the file, and its lock, until it executes its program.
+    // A process that another test starts at this moment inherits the file and its lock until it calls exec.
     let deadline = Instant::now() + Duration::from_secs(10);
     let is_locked = |error: &io::Error| error.kind() == ErrorKind::WouldBlock && Instant::now() < deadline;
     while let Err(error) = FileSink::replace(&path) {
@@ -150,7 +150,7 @@ fn two_sinks_do_not_share_a_file() {
 }
 
 #[test]
-fn pipes_and_devices_are_opened_as_they_are_also_by_a_link() {
+fn pipes_and_devices_are_opened_also_through_a_link() {
     let folder = folder();
     let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("coreutils are there").success());

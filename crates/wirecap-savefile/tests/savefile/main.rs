@@ -1,4 +1,4 @@
-//! Savefiles against other programs, other people's files, full disks, sudden death and random bytes.
+//! Savefiles tested with other programs, other programs' files, full disks, killed writers and random bytes.
 
 mod body;
 mod converting;

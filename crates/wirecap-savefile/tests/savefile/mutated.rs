@@ -1,4 +1,4 @@
-//! The fuzz targets' stored corpus, as it is and damaged in some thousand ways.
+//! The fuzz targets' stored corpus, unchanged and with several thousand kinds of damage.
 
 use std::fs;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("the file can be read")).collect()
 }
 
-/// Marsaglia's xorshift: the same damage in every run.
+/// Marsaglia's xorshift, so that every run makes the same changes.
 struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// Numbers that lengths and counts go wrong at.
+/// Values that are likely to break code that handles lengths and counts.
 const ODD_NUMBERS: [u32; 9] = [0, 1, 3, 12, 0xffff, 0x7fff_ffff, 0x8000_0000, 0xffff_fffc, 0xffff_ffff];
 
 fn damage(file: &mut Vec<u8>, random: &mut Random) {

@@ -1,4 +1,4 @@
-//! Packets that outlive their reader, and the ways to get them out of a savefile.
+//! Packets that own their data, and functions that read them from a savefile.
 
 use std::error::Error as _;
 use std::io::Read;
@@ -16,7 +16,7 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// An inbound packet on interface 0 with nothing that pcap could not keep.
+    /// An inbound packet on interface 0 with only those properties that pcap stores.
     pub(crate) fn plain(nanos: u64, data: &[u8]) -> Self {
         let (wire_len, data) = (data.len() as u32, data.to_vec());
         Self { interface: 0, nanos: Some(nanos), queue: None, direction: None, wire_len, data }
@@ -47,7 +47,7 @@ impl From<Record<'_>> for Packet {
     }
 }
 
-/// All packets before the end or the first error, and that error.
+/// Returns all packets before the end or the first error, and that error.
 pub(crate) fn read_rest(reader: &mut Reader) -> (Vec<Packet>, Option<ReadError>) {
     let mut packets = Vec::new();
     loop {
@@ -59,7 +59,7 @@ pub(crate) fn read_rest(reader: &mut Reader) -> (Vec<Packet>, Option<ReadError>)
     }
 }
 
-/// As [`read_rest`], from the beginning.
+/// Like [`read_rest`], from the beginning of the file.
 pub(crate) fn read_all(file: impl Read + Send + 'static) -> (Vec<Packet>, Option<ReadError>) {
     match Reader::new(file) {
         Ok(mut reader) => read_rest(&mut reader),
@@ -67,7 +67,7 @@ pub(crate) fn read_all(file: impl Read + Send + 'static) -> (Vec<Packet>, Option
     }
 }
 
-/// The packets of a file that has nothing wrong with it.
+/// Returns the packets of a file, which must be valid.
 pub(crate) fn read_whole(file: &[u8]) -> Vec<Packet> {
     let (packets, error) = read_all(std::io::Cursor::new(file.to_vec()));
     if let Some(error) = error {

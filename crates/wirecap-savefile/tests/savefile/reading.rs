@@ -1,4 +1,4 @@
-//! What a reader makes of every kind of block, and of files that are wrong in one place.
+//! Reading every type of block, and files with a single fault.
 
 use std::io::Cursor;
 
@@ -6,7 +6,7 @@ use wirecap_savefile::{Direction, Format, LinkType, ReadError, Reader};
 
 use crate::packet::{Packet, read_all, read_rest, read_whole};
 
-/// The byte order of a file in the making.
+/// The byte order of a generated file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Order {
     Little,
@@ -85,7 +85,7 @@ fn pcap_of_every_magic_and_byte_order_is_read() {
 }
 
 #[test]
-fn pcap_before_version_2_4_has_its_lengths_the_other_way_round() {
+fn pcap_before_version_2_4_has_its_lengths_in_reverse_order() {
     for (minor, first, second) in [(2, 60, 4), (3, 60, 4), (3, 4, 60), (4, 4, 60)] {
         let packets = [Big.words(&[5, 7, first, second]), vec![1, 2, 3, 4]].concat();
         let file = Big.pcap(0xa1b2_3c4d, minor, &packets);
@@ -115,14 +115,14 @@ fn sections_of_either_byte_order_follow_each_other() {
 }
 
 #[test]
-fn an_interface_may_come_between_packets() {
+fn an_interface_may_be_described_between_packets() {
     let second = Little.block(6, &Little.words(&[1, 0, 0, 0, 60]));
     let interface = Little.interface(101, 0, &[]);
     let file = [
         Little.section(),
         interface.clone(),
         Little.enhanced(5, [1, 2, 3, 4]),
-        Little.block(0x0bad, &[1, 2, 3, 4]), // an unknown block
+        Little.block(0x0bad, &[1, 2, 3, 4]), // An unknown block.
         interface,
         second,
     ];
@@ -133,7 +133,8 @@ fn an_interface_may_come_between_packets() {
     assert_eq!(reader.interfaces().len(), 2);
 }
 
-/// The time of a packet `ticks` after the epoch, on an interface with these options.
+/// The time of a packet `ticks` after the epoch, on an interface with these options, as the reader returns
+/// it.
 fn time(options: &[u8], ticks: u64) -> Option<u64> {
     let file = [Big.section(), Big.interface(1, 0, options), Big.enhanced(ticks, [0; 4])].concat();
     read_whole(&file)[0].nanos
@@ -166,7 +167,7 @@ fn a_clock_may_be_offset_by_seconds() {
 }
 
 #[test]
-fn a_time_that_no_timestamp_can_be_is_no_time() {
+fn a_time_outside_the_range_of_timestamps_is_none() {
     assert_eq!(time(&Big.option(14, &(-2_i64).to_be_bytes()), 1), None);
     assert_eq!(time(&Big.option(14, &i64::MAX.to_be_bytes()), u64::MAX), None);
     assert_eq!(time(&[], u64::MAX), None);
@@ -208,20 +209,20 @@ fn texts_need_not_be_utf_8_and_may_end_in_a_zero() {
 }
 
 #[test]
-fn a_filter_in_code_is_not_a_text() {
+fn a_filter_in_bpf_code_is_not_a_text() {
     let file = [Big.section(), Big.interface(1, 0, &Big.option(11, &[1, 0, 6, 0, 0, 0, 0, 0, 0]))].concat();
     assert_eq!(Reader::new(Cursor::new(file)).expect("it is whole").interfaces()[0].filter, None);
 }
 
-/// A file with one good packet, and then `tail`.
+/// A file with one valid packet, followed by `tail`.
 fn ending_in(tail: &[u8]) -> Vec<u8> {
     [&Little.section(), &Little.interface(1, 0, &[]), &Little.enhanced(5, [1, 2, 3, 4]), tail].concat()
 }
 
-/// The offset of `ending_in`'s tail.
+/// The offset of `tail` in the file of `ending_in`.
 const TAIL: u64 = 28 + 20 + 36;
 
-/// The text of the error that comes after the good packet.
+/// The text of the error after the valid packet.
 fn error_after_a_packet(tail: &[u8]) -> String {
     let (packets, error) = read_all(Cursor::new(ending_in(tail)));
     assert_eq!(packets.len(), 1);

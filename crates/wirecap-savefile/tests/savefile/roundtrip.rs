@@ -1,4 +1,4 @@
-//! What is written is what is read, whatever it is.
+//! Packets and interfaces are the same after writing and reading, for generated captures.
 
 use std::io::Cursor;
 
@@ -12,7 +12,7 @@ use wirecap_savefile::{
 
 use crate::packet::{Packet, read_rest};
 
-/// A capture: what a writer is given.
+/// The input of a writer.
 #[derive(Debug, Clone)]
 struct Capture {
     section: Section,

@@ -1,4 +1,4 @@
-//! Our files, read by the usual programs.
+//! wirecap's files, read by common programs.
 
 use std::env;
 use std::fs;
@@ -12,13 +12,13 @@ use wirecap_savefile::{
 
 use crate::packet::{Packet, read_whole};
 
-/// Whether a test can do without `what`; says that it has to, or fails where nothing may be skipped.
+/// Reports that a test is skipped because of `what`, or fails where skipping is not allowed.
 pub(crate) fn skip(what: &str) {
     assert!(env::var_os("WIRECAP_NO_SKIP").is_none(), "nothing may be skipped here, but {what}");
     eprintln!("SKIP: {what}");
 }
 
-/// Whether a program is there; if not, the test that asks is skipped.
+/// Whether a program is installed; if not, the test is skipped.
 pub(crate) fn has(program: &str) -> bool {
     let there = Command::new(program).arg("--version").output().is_ok();
     if !there {
@@ -34,10 +34,10 @@ fn output(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(stdout).expect("tools write text")
 }
 
-/// What libpcap makes of a file: its packets, and whether it read to the end. Times that it gets wrong are
-/// `None`.
+/// The packets that libpcap reads from a file, and whether it reached the end. Times that libpcap computes
+/// incorrectly are `None`.
 ///
-/// tcpdump copies the packets into a pcap file of a form so simple that it needs no reader.
+/// tcpdump copies the packets to a pcap file, which is parsed here without the crate's reader.
 pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
     let copy = Command::new("tcpdump")
         .arg("-r")
@@ -50,7 +50,7 @@ pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
     while let Some((header, after)) = rest.split_at_checked(16) {
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         let (data, after) = after.split_at(word(8) as usize);
-        // libpcap multiplies nonsense microseconds in 32 bits, and gives other nonsense.
+        // libpcap multiplies invalid microseconds in 32 bits, and returns invalid nanoseconds.
         let nanos =
             (word(4) < 1_000_000_000).then(|| u64::from(word(0)) * 1_000_000_000 + u64::from(word(4)));
         packets.push(Packet { nanos, wire_len: word(12), ..Packet::plain(0, data) });
@@ -61,7 +61,7 @@ pub(crate) fn tcpdump(path: &Path) -> (Vec<Packet>, bool) {
 
 const START_NS: u64 = 1_700_000_000_123_456_789;
 
-/// Packets of every length around the padding, some cut, with and without queue and direction.
+/// Packets of all lengths that differ in padding, some truncated, with and without queue and direction.
 fn samples(interfaces: u32) -> Vec<Packet> {
     (0..200_u32)
         .map(|index| Packet {
@@ -96,7 +96,7 @@ fn section() -> Section {
     }
 }
 
-/// A file of the samples, with statistics of its last interface.
+/// A file with these packets and with statistics of its last interface.
 fn sample_file(path: &Path, format: Format, interfaces: &[Interface], packets: &[Packet]) {
     let sink = FileSink::replace(path).expect("the folder can be written to");
     let mut writer = Writer::with_buffer(sink, format, &section(), 4096);

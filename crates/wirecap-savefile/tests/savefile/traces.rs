@@ -1,4 +1,4 @@
-//! Other people's files: every trace that is there, against libpcap, and again compressed.
+//! Files of other programs: each trace is read like libpcap reads it, and again after compression.
 
 use std::env;
 use std::fs;
@@ -11,7 +11,8 @@ use flate2::write::GzEncoder;
 use crate::packet::{Packet, read_all, read_whole};
 use crate::tools::{has, tcpdump};
 
-/// The savefiles in the folder of traces; none, and a word about it, where there is no such folder.
+/// The savefiles in the traces directory. If the directory does not exist, none are returned and a message is
+/// printed.
 fn traces() -> Vec<PathBuf> {
     let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
@@ -28,14 +29,14 @@ fn traces() -> Vec<PathBuf> {
         }
     }
     if found.is_empty() {
-        // Never a failure: the traces are no part of the project.
+        // The traces are not part of the repository, so their absence is never a failure.
         eprintln!("SKIP: no traces in {}", root.display());
     }
     found.sort();
     found
 }
 
-/// As tcpdump copies it: pcap has no interfaces, and its packets without a time have time 0.
+/// The packet as tcpdump copies it: pcap has no interfaces, and packets without a time get time 0.
 fn as_copied(packet: Packet, copy: &Packet) -> Packet {
     let nanos = copy.nanos.and(packet.nanos.or(Some(0)));
     Packet { interface: 0, queue: None, direction: None, nanos, ..packet }
@@ -81,7 +82,7 @@ fn a_compressed_trace_has_the_same_packets() {
     }
 }
 
-/// A pcap file of packets that do not compress.
+/// A pcap file with incompressible packets.
 fn noisy_file() -> Vec<u8> {
     let mut file = vec![0; 24];
     file[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
@@ -100,7 +101,7 @@ fn noisy_file() -> Vec<u8> {
 }
 
 #[test]
-fn several_compressed_files_in_a_row_are_one() {
+fn concatenated_compressed_files_are_read_as_one() {
     let file = noisy_file();
     let (head, tail) = file.split_at(file.len() / 2);
     for compress in [gzip, zstandard] {
@@ -117,7 +118,7 @@ fn a_truncated_compressed_file_yields_its_complete_packets() {
         cut.truncate(cut.len() / 2);
         let (packets, error) = read_all(Cursor::new(cut));
         let error = error.expect("half a file is missing");
-        // Zstandard gives 128 KiB at once or nothing.
+        // Zstandard returns whole blocks of 128 KiB.
         assert!((8500..10_010).contains(&packets.len()), "{} packets, then {error}", packets.len());
         assert_eq!(packets, read_whole(&file)[..packets.len()]);
     }
