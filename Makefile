@@ -1,11 +1,12 @@
-# The only door: `make demo`, `make test`, `make check`, `make bench`. Each installs what it needs.
+# The entry point for all tasks: `make demo`, `make test`, `make check`, `make bench`. Each target installs
+# the packages that it needs.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm test-sim test-model test-miri
+.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
 
-# What talks to the kernel runs as root; what compiles does not.
+# Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 WIRECAP := target/release/wirecap
 PREFIX ?= /usr/local
@@ -15,29 +16,29 @@ INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 SYSCONFDIR ?= /etc
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-# Test programs run as root wherever `cargo test` starts them. Cargo refuses an empty runner.
+# `cargo test` runs test programs as root. Cargo refuses an empty runner.
 ifneq ($(SUDO),)
 export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 endif
 
-help: ## What can be made
+help: ## Lists the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1	/' | expand -t 16
 
 build: deps-build ## The wirecap command, in target/release
 	cargo build --release --locked -p wirecap-cli
 
-# A workspace of its own, which no other target compiles. It needs Rust 1.94.
+# A separate workspace that no other target compiles. It needs Rust 1.94.
 archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; long to compile
 	cargo build --release --locked --manifest-path archive/Cargo.toml
 
 archive-test: deps-build ## Format, lints and tests of wirecap-archive; CI does not run it yet
-	@.ci/need tcpdump:tcpdump unshare:util-linux
+	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
 	cargo test --locked --manifest-path archive/Cargo.toml
 
-demo: build deps-demo ## Sends, captures and accounts for packets between two namespaces of its own
+demo: build deps-demo ## Sends, captures and accounts for packets between two temporary namespaces
 	$(SUDO) $(WIRECAP) demo
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
@@ -45,14 +46,14 @@ test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	.ci/at-least 15 cargo test --locked -p wirecap-savefile --no-default-features --lib
 	$(MAKE) --no-print-directory test-sim test-model test-miri
 
-test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs less
+test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs fewer
 	.ci/at-least 50 cargo test --locked -p wirecap --lib --release -- sim::
 	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --release -- paper::
 	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --release
 
-# Installs the clients, each of which the table in tests/clients names with its package; a client that cannot be
-# installed or built is a skip.
-clients: deps-test ## Some forty programs that use libpcap and its own test programs, as they are, on the drop-in and on libpcap
+# Installs the clients; the table in tests/clients lists each with its package. A client that cannot be
+# installed or built is skipped.
+clients: deps-test ## Runs some forty unmodified libpcap programs and libpcap's test programs on the drop-in and on libpcap
 	.ci/need setsid:util-linux stdbuf:coreutils \
 	  $$(cargo test -q --locked -p wirecap-pcap --test clients -- --needs | tr ' ' '\n' | sort -u) || true
 	cargo test --locked --no-fail-fast -p wirecap-pcap --test clients --test testprogs
@@ -61,10 +62,10 @@ test-model: deps-build # Every interleaving of the rings' and queues' atomics (l
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
 	  .ci/at-least 12 cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
 
-# What has unsafe code and needs no kernel, and what drives it.
+# The modules with unsafe code that need no kernel, and the modules that exercise them.
 MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
 
-# Miri needs a nightly toolchain; where there is none the step says so.
+# Miri needs a nightly toolchain; without one the target reports SKIP.
 test-miri: deps-build
 	@if ! rustup toolchain list 2>/dev/null | grep -q nightly; then \
 	  echo "SKIP: Miri needs a nightly toolchain (rustup toolchain install nightly)"; \
@@ -75,55 +76,69 @@ test-miri: deps-build
 	    cargo +nightly miri test --locked -p wirecap --lib --target-dir target/miri -- $(MIRI_MODULES); \
 	fi
 
+# Unit tests, since qemu-user does not emulate bpf(2), AF_XDP and packet rings; tests that need them are skipped.
+AARCH64 := aarch64-unknown-linux-gnu
+aarch64: deps-aarch64 ## Builds everything for aarch64, and runs the unit tests under qemu-user: minutes
+	rustup target add $(AARCH64)
+	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" WIRECAP_NO_SKIP= \
+	  .ci/at-least 500 cargo test --locked --no-fail-fast --workspace --lib --bins --target $(AARCH64)
+
+# ThreadSanitizer sees accesses of this process only: the kernel's half of the rings is the loom models' and Miri's part.
+race: deps-test ## The engine's and the drop-in's tests under ThreadSanitizer, with a nightly toolchain: long
+	rustup component add --toolchain nightly rust-src
+	RUSTFLAGS=-Zsanitizer=thread WIRECAP_NO_SKIP=1 .ci/at-least 300 cargo +nightly test -Zbuild-std --locked --no-fail-fast \
+	  --target x86_64-unknown-linux-gnu --target-dir target/race -p wirecap -p wirecap-pcap --lib --tests
+
 check: deps-build ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
 
-bench: build deps-bench ## Measures wirecap beside its rivals, as ratios
+bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
 
-soak: deps-test ## An hour of recording with a thousand rotations, memory and descriptors looked at meanwhile
+soak: deps-test ## Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
-	  cargo test --locked --release -p wirecap-cli --test faults -- --nocapture soak
+	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- --nocapture soak
 
-faults: deps-test ## Recordings on disks that fail, in all combinations, and a hundred that are killed: minutes
+faults: deps-test ## Records to failing disks in all combinations, and kills a hundred recordings: minutes
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_KILLS=100 cargo test --locked -p wirecap-cli --test faults -- --test-threads=1
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
-	  cargo test --locked --release -p wirecap-cli --test faults -- stands_still
+	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- a_stalled_disk
 
-instructions: deps-bench ## Counts instructions per packet without a kernel, and fails where they exceed the committed baseline
+instructions: deps-bench ## Counts instructions per packet without a kernel, and fails if they exceed the committed baseline
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check
 
-lab: build deps-lab ## Runs the lab on this machine, beside the tools that people use otherwise: minutes
+lab: build deps-lab ## Runs the lab on this machine, with wirecap and the common capture tools: minutes
 	$(SUDO) $(WIRECAP) lab report --quick
 
-# QEMU, a kernel and a small system come from Debian's archive into target/nics; nothing is installed.
+# QEMU, a kernel and a small system are unpacked from Debian's archive into target/nics; nothing is installed.
 VM := crates/wirecap-nics/vm/run
-nics: build pcap deps-vm ## The engine on drivers of real NICs, which a virtual machine emulates: minutes
+nics: build pcap deps-vm ## Tests the engine with the drivers of NICs that a virtual machine emulates: minutes
 	cargo build --release --locked -p wirecap-nics
 	$(VM) target/release/wirecap-nics $(CHECKS)
-	$(if $(CHECKS),,$(MAKE) --no-print-directory confined)
 
-confined: pcap deps-vm ## tcpdump on the drop-in under Debian's AppArmor profile, in that virtual machine
+confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor profile, in the virtual machine
 	$(SUDO) rm -rf target/confined
 	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
 	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
-nics-core: build deps-vm # What CI runs of it
+nics-core: build deps-vm # The part of nics that CI runs
 	cargo build --release --locked -p wirecap-nics
 	$(VM) target/release/wirecap-nics --core
 
-vm: deps-vm ## Runs a command in that virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
+vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')
 
-# What is installed must be there: `make build pcap c` makes it, as the user who compiles. No install target builds, since it
-# may run as root or for a package. All use DESTDIR, PREFIX, BINDIR, LIBDIR, INCLUDEDIR, MANDIR and SYSCONFDIR.
+# The files must already be built, with `make build pcap c` as the user who compiles. No install target
+# builds, since it may run as root or for a package. All of them use DESTDIR, PREFIX, BINDIR, LIBDIR,
+# INCLUDEDIR, MANDIR and SYSCONFDIR.
 define built
 	@[ -e $(1) ] || { echo "$(1) is not there: run 'make $(2)' first" >&2; exit 1; }
 endef
-# The loader's cache is this machine's, and no package's business.
+# Only an installation on this machine updates the loader's cache; a package does not.
 LDCONFIG = [ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
 
 install: ## Installs the wirecap command and its man pages, after `make build`
@@ -132,7 +147,7 @@ install: ## Installs the wirecap command and its man pages, after `make build`
 	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(MANDIR)/man1
 
 UNITDIR ?= $(PREFIX)/lib/systemd/system
-install-service: ## Installs the systemd service, wirecap@NAME, which records as /etc/wirecap/NAME.conf says
+install-service: ## Installs the systemd service, wirecap@NAME, which records with the settings of /etc/wirecap/NAME.conf
 	$(SUDO) install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/wirecap
 	sed 's|/usr/bin/wirecap|$(BINDIR)/wirecap|' packaging/systemd/wirecap@.service | $(SUDO) tee $(DESTDIR)$(UNITDIR)/wirecap@.service >/dev/null
 	$(SUDO) install -Dm644 packaging/systemd/wirecap.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/wirecap.conf
@@ -143,37 +158,38 @@ install-service: ## Installs the systemd service, wirecap@NAME, which records as
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
 ZSHDIR ?= $(PREFIX)/share/zsh/site-functions
-install-completions: ## Installs what bash, fish and zsh complete, after `make build`
+install-completions: ## Installs completions for bash, fish and zsh, after `make build`
 	$(call built,$(WIRECAP),build)
 	$(WIRECAP) completions target/completions
 	$(SUDO) install -Dm644 target/completions/wirecap.bash $(DESTDIR)$(BASHDIR)/wirecap
 	$(SUDO) install -Dm644 target/completions/wirecap.fish $(DESTDIR)$(FISHDIR)/wirecap.fish
 	$(SUDO) install -Dm644 target/completions/_wirecap $(DESTDIR)$(ZSHDIR)/_wirecap
 
-# Debian: /usr/lib/x86_64-linux-gnu/wireshark/extcap; `tshark -G folders` names it.
+# Debian uses /usr/lib/x86_64-linux-gnu/wireshark/extcap; `tshark -G folders` prints the directory.
 EXTCAPDIR ?= $(LIBDIR)/wireshark/extcap
 install-extcap: ## Lists wirecap's interfaces in Wireshark and tshark (EXTCAPDIR)
 	$(SUDO) install -Dm755 packaging/extcap/wirecap $(DESTDIR)$(EXTCAPDIR)/wirecap
 
-# The packages are made of what `make build pcap c` has built, on the oldest release that they are for: Debian 12.
+# The packages contain the files that `make build pcap c` has built. Build them on the oldest supported
+# release: Debian 12.
 deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and the C library, in target/deb
 	packaging/deb $(VERSION)
 
-deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tries them and removes them: minutes
+deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tests them and removes them: minutes
 	$(SUDO) packaging/deb-test bookworm trixie
 
-service-test: deps-vm deps-deb-test ## Has the package's service record in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
+service-test: deps-vm deps-deb-test ## Tests the package's service in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
 	$(SUDO) packaging/service-test
 
 LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
-publish-check: deps-build ## What cargo publish would say of the libraries; publishes nothing
+publish-check: deps-build ## Runs cargo publish for the libraries without publishing
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
 
-# The drop-in under all names by which programs ask for libpcap. They are links: as copies they would be loaded
+# All names of the drop-in under which programs load libpcap. They are links: as copies they would be loaded
 # side by side.
 PCAP_NAMES := libpcap.so.0.8 libpcap.so
-# The name that this system's programs ask for. Debian and Ubuntu: libpcap.so.0.8; Fedora, Arch, SUSE and upstream:
-# libpcap.so.1. Found out, or said: `make pcap PCAP_SONAME=libpcap.so.1`.
+# The libpcap soname in this system's programs. Debian and Ubuntu: libpcap.so.0.8; Fedora, Arch, SUSE and
+# upstream: libpcap.so.1. It is detected, or set by `make pcap PCAP_SONAME=libpcap.so.1`.
 PCAP_SONAME ?= $(shell .ci/pcap-soname)
 PCAP_LIBRARY ?= target/release/libwirecap_pcap.so
 pcap: deps-build ## The libpcap drop-in, in target/release/pcap, and the command that runs programs on it
@@ -186,7 +202,7 @@ pcap: deps-build ## The libpcap drop-in, in target/release/pcap, and the command
 PCAP_FOLDER := $(LIBDIR)/wirecap
 PCAP_PATH := $(SYSCONFDIR)/ld.so.conf.d/000-wirecap.conf
 PCAP_PROFILE := $(SYSCONFDIR)/apparmor.d/abstractions/wirecap-pcap
-install-pcap: ## Installs the drop-in for the command wirecap-pcap, after `make pcap`; no other program notices
+install-pcap: ## Installs the drop-in for the command wirecap-pcap, after `make pcap`; other programs are not affected
 	$(call built,$(PCAP_LIBRARY),pcap)
 	$(SUDO) install -Dm644 $(PCAP_LIBRARY) $(DESTDIR)$(PCAP_FOLDER)/libpcap.so.1
 	for name in $(PCAP_NAMES); do $(SUDO) ln -sf libpcap.so.1 $(DESTDIR)$(PCAP_FOLDER)/$$name; done
@@ -196,8 +212,8 @@ install-pcap: ## Installs the drop-in for the command wirecap-pcap, after `make 
 	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/apparmor | $(SUDO) tee $(DESTDIR)$(PCAP_PROFILE) >/dev/null
 	$(SUDO) install -Dm644 crates/wirecap-pcap/wirecap-pcap.1 $(DESTDIR)$(MANDIR)/man1/wirecap-pcap.1
 
-# For this machine only: a package that changes the loader's path changes programs that it does not know. A package
-# installs the command, or diverts the system's library (dpkg-divert) where its user chooses so.
+# For this machine only: changing the loader's path affects programs that a package does not know. A package
+# installs the command, or diverts the system's library (dpkg-divert) if the user chooses so.
 install-pcap-system: ## Installs the drop-in before the system's libpcap, for all programs of this machine
 	@[ -z "$(DESTDIR)" ] || { echo "install-pcap-system is for this machine, not for a package (DESTDIR)" >&2; exit 1; }
 	$(call built,$(PCAP_LIBRARY),pcap)
@@ -248,33 +264,37 @@ $(TERMSNAP):
 performance: deps-build ## Writes the tables of docs/performance.md from the data in docs/results
 	cargo run -q --locked -p wirecap-lab --example pages
 
-picture: build deps-demo $(TERMSNAP) ## docs/demo.svg, the demo's last screen, for the README
+picture: build deps-demo $(TERMSNAP) ## Writes docs/demo.svg, the demo's last screen, for the README
 	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg
 
-# Debian packages by the commands or files that tell whether they are there.
+# Debian packages, each after a command or file that shows whether the package is installed.
 deps-build:
 	@.ci/need cargo:rust cc:gcc
 deps-demo:
 	@.ci/need ip:iproute2
+deps-aarch64: deps-build
+	@.ci/need aarch64-linux-gnu-gcc:gcc-aarch64-linux-gnu qemu-aarch64:qemu-user
 deps-vm:
 	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 deps-deb:
 	@.ci/need dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian
 deps-deb-test:
 	@.ci/need debootstrap:debootstrap dpkg:dpkg mkfs.ext4:e2fsprogs
-# DuckDB, which reads indexes in a test, comes from PyPI. Without it the test is skipped, which fails under WIRECAP_NO_SKIP=1.
+# DuckDB, with which a test reads indexes, is from PyPI. Without it the test is skipped, which fails under
+# WIRECAP_NO_SKIP=1.
 DUCKDB := target/tools/duckdb
 deps-test: deps-build deps-demo
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "going on without DuckDB"
 	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd
-# Each by itself: one that cannot be installed is named in the report as absent.
+# Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \
 	  .ci/need $$rival || echo "going on without $${rival#*:}"; \
 	done
 deps-bench: deps-test deps-dpdk
 	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind tcpreplay:tcpreplay
-# The drivers' packages bear their version in their names. What is not to be had, the bench reports as absent.
+# The names of the drivers' packages contain a version. The bench lists drivers that cannot be installed as
+# absent.
 deps-dpdk:
 	@-.ci/need dpdk-testpmd:dpdk-dev
 	@-for driver in packet xdp; do \
