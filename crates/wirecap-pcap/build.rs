@@ -1,22 +1,24 @@
-//! Gives the library the name by which the loader knows libpcap.
+//! Sets the library's SONAME to that of libpcap.
 
-/// Debian's name. All others use `libpcap.so.1`, under which the library is installed too: the loader
-/// looks for the name that a program was linked with, and this one tells it that both are the same.
+/// Debian's SONAME. Other distributions use `libpcap.so.1`, and the library is installed under that name too.
+/// The loader searches for the name that a program was linked with, and knows from the SONAME that both names
+/// are the same library.
 const SONAME: &str = "libpcap.so.0.8";
 
 fn main() {
     println!("cargo:rerun-if-env-changed=WIRECAP_PCAP_SONAME");
     let soname = std::env::var("WIRECAP_PCAP_SONAME").unwrap_or_else(|_| SONAME.to_owned());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
-    // The real library, which it opens for good, has the same name: a program that unloads this one and loads it again
-    // would get that one.
+    // This library stays loaded. It never closes the real library, which has the same SONAME, so a program
+    // that unloads libpcap and loads it again would get the real library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-env=WIRECAP_TRIPLET={}", triplet());
-    // Where the real library is on systems without the usual folders (NixOS, Guix): `find` takes it in.
+    // The path of the real library on systems without the usual directories (NixOS, Guix), which `find` reads
+    // at compile time.
     println!("cargo:rerun-if-env-changed=WIRECAP_REAL_LIBPCAP");
 }
 
-/// The name of Debian's folder of libraries for the machine that is built for.
+/// The name of Debian's library directory for the target (multiarch triplet).
 fn triplet() -> String {
     let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
     let (arch, env, abi) = (target("ARCH"), target("ENV"), target("ABI"));

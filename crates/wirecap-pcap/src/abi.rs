@@ -1,4 +1,4 @@
-//! What `pcap.h` and `pcap/bpf.h` declare, as far as we look into it.
+//! The declarations of `pcap.h` and `pcap/bpf.h` that this library uses.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_long, c_uchar, c_uint};
 
 use wirecap::filter::ClassicInsn;
 
-/// What programs hold for a `pcap_t`: a place in our [table](crate::table).
+/// What programs hold as a `pcap_t`: a slot in the [table](crate::table).
 #[repr(C)]
 pub(crate) struct Pcap {
     _private: [u8; 0],
@@ -52,9 +52,9 @@ impl Program {
     ///
     /// # Safety
     ///
-    /// The program must have as many as it says.
+    /// `insns` must point to `insn_count` instructions.
     pub(crate) unsafe fn classic(&self) -> Vec<ClassicInsn> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let insns = unsafe { std::slice::from_raw_parts(self.insns, self.insn_count as usize) };
         insns.iter().map(|&Insn { code, jt, jf, k }| ClassicInsn { code, jt, jf, k }).collect()
     }
@@ -70,22 +70,22 @@ pub(crate) struct Insn {
     pub(crate) k: u32,
 }
 
-/// `pcap_handler`. It may unwind: bindings throw exceptions through us.
+/// `pcap_handler`. It may unwind: language bindings throw exceptions through this library.
 pub(crate) type Callback = unsafe extern "C-unwind" fn(*mut c_uchar, *const PacketHeader, *const c_uchar);
 
-/// `PCAP_ERROR` and its kin.
+/// `PCAP_ERROR` and other error codes.
 pub(crate) const ERROR: c_int = -1;
 pub(crate) const ERROR_BREAK: c_int = -2;
 pub(crate) const ERROR_NO_SUCH_DEVICE: c_int = -5;
 pub(crate) const ERROR_PERM_DENIED: c_int = -8;
 pub(crate) const ERROR_PROMISC_PERM_DENIED: c_int = -11;
 
-/// Bytes of the buffers that callers give for errors.
+/// Bytes of a caller's error buffer (`PCAP_ERRBUF_SIZE`).
 pub(crate) const ERRBUF_BYTES: usize = 256;
 
 /// `DLT_EN10MB`.
 pub(crate) const DLT_ETHERNET: c_int = 1;
-/// `PCAP_TSTAMP_HOST`, the type of time that the kernel gives.
+/// `PCAP_TSTAMP_HOST`: timestamps of the kernel.
 pub(crate) const TSTAMP_HOST: c_int = 0;
 /// `PCAP_TSTAMP_PRECISION_NANO`.
 pub(crate) const PRECISION_NANO: c_int = 1;

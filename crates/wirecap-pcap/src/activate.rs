@@ -17,12 +17,12 @@ use crate::settings::Settings;
 use crate::table::{self, Given, adopt, look_up};
 use crate::{real, socket};
 
-/// The real library's minimum for its ring, which receives nothing.
+/// Requests the smallest ring for the real library's handle, which receives no packets.
 const COMPANION_BYTES: c_int = 4096;
 
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
-    // SAFETY: the caller keeps pcap(3PCAP)'s rules.
+    // SAFETY: the caller follows pcap(3PCAP)'s rules.
     unsafe {
         let name = (!device.is_null()).then(|| Name::of_device(&failure::text(device)));
         let Some(queues_of) = name.as_ref().filter(|name| name.queues.is_some()) else {
@@ -33,13 +33,13 @@ unsafe extern "C-unwind" fn pcap_create(device: *const c_char, errors: *mut c_ch
     }
 }
 
-/// An inactive handle of the real library, or the error in `errors`.
+/// Creates an inactive handle of the real library, or writes the error to `errors`.
 ///
 /// # Safety
 ///
 /// As for `pcap_create`.
 unsafe fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap {
-    // SAFETY: the caller's promise; the buffer is written to by one of both.
+    // SAFETY: guaranteed by the caller; `errors` is written before it is read.
     unsafe {
         if !errors.is_null() {
             errors.write(0);
@@ -52,12 +52,12 @@ unsafe fn create(device: *const c_char, errors: *mut c_char) -> *mut RealPcap {
     }
 }
 
-/// Declares setters: the real library's handle gets the value, and if it takes it we note it.
+/// Declares setters: each passes the value to the real library's handle, and records it if that accepts it.
 macro_rules! setters {
     ($(fn $name:ident as $real:ident($value:ident, $request:ident) $note:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name(pcap: *mut Pcap, $value: c_int) -> c_int {
-            // SAFETY: `set` gives an open handle.
+            // SAFETY: `set` passes an open handle.
             set(pcap, |pcap| unsafe { real::$real(pcap, $value) }, |$request| $note)
         }
     )*};
@@ -93,7 +93,7 @@ fn set(pcap: *mut Pcap, real: impl FnOnce(*mut RealPcap) -> c_int, note: impl Fn
 unsafe extern "C-unwind" fn pcap_activate(pcap: *mut Pcap) -> c_int {
     match look_up(pcap) {
         Given::Ours(handle) => guarded(|| activate(handle)).unwrap_or_else(|panic| handle.fail(&panic)),
-        // SAFETY: an open handle of the real library's own.
+        // SAFETY: an open handle of the real library.
         Given::Foreign(foreign) => unsafe { real::activate(foreign) },
         Given::Nothing => ERROR,
     }
@@ -127,13 +127,14 @@ fn activate(handle: &Handle) -> c_int {
     status
 }
 
-/// The real library captures.
+/// Activates a capture by the real library.
 fn activate_real(handle: &Handle, request: &Request) -> c_int {
     // SAFETY: the handle is open.
     let status = unsafe { real::activate(handle.real()) };
     let queues = request.device.as_ref().filter(|name| name.queues.is_some());
     match queues {
-        // It exists, but the engine does not support it: capturing all of it was not requested.
+        // The interface exists, but the engine does not support it. The request was for some of its receive
+        // queues, so the whole interface must not be captured.
         Some(name) if status >= 0 => {
             renew(handle, request);
             handle.fail(&format!(
@@ -145,18 +146,19 @@ fn activate_real(handle: &Handle, request: &Request) -> c_int {
     }
 }
 
-/// The engine captures, beside a handle of the real library's that says what libpcap would.
+/// Activates a capture by the engine, and the real library's handle, which does everything that does not
+/// concern packets.
 fn activate_engine(handle: &Handle, request: &Request, device: Device, settings: &Settings) -> c_int {
     let index = device.index;
     // SAFETY: the handle is open.
     let (status, link_type, snap_len, descriptor) = unsafe {
         let real = handle.real();
         real::set_buffer_size(real, COMPANION_BYTES);
-        // One promiscuous socket is enough, and the host sees the number of requests.
+        // One promiscuous socket is enough, and the interface's `promiscuity` counter shows each request.
         real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
-            // The program may try again, and must find the handle as it made it.
+            // The program may activate the handle again, so its settings must be unchanged.
             let text = failure::text(real::geterr(real));
             if renew(handle, request) {
                 handle.fail(&text);
@@ -188,7 +190,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
     }
 }
 
-/// Prints the capturing engine to standard error, on request.
+/// Prints which engine captures to standard error, if `verbose` is set.
 fn tell(settings: &Settings, text: impl FnOnce() -> String) {
     if settings.verbose {
         let own = crate::find::own_path().unwrap_or_default();
@@ -205,7 +207,7 @@ fn is_part(request: &Request) -> bool {
     request.device.as_ref().is_some_and(|name| name.queues.is_some())
 }
 
-/// The real library captures, because the engine cannot and was not requested.
+/// Lets the real library capture with the same settings.
 fn fall_back(handle: &Handle, request: &Request) -> c_int {
     if !renew(handle, request) {
         return ERROR;
@@ -213,11 +215,13 @@ fn fall_back(handle: &Handle, request: &Request) -> c_int {
     activate_real(handle, request)
 }
 
-/// Puts an inactive handle with the same settings in the place of one that is active; whether that worked.
+/// Replaces the real library's handle with a new, inactive one with the same settings; returns whether that
+/// succeeded.
 fn renew(handle: &Handle, request: &Request) -> bool {
     let Some(name) = &request.device else { return false };
     let Ok(interface) = CString::new(name.interface.as_str()) else { return false };
-    // SAFETY: the name is a string and the library needs no buffer when it succeeds; the new handle is open.
+    // SAFETY: the name is a string, the new handle is open, and the calls without an error buffer write none
+    // when they succeed.
     unsafe {
         let mut errors = [0; crate::abi::ERRBUF_BYTES];
         let new = real::create(interface.as_ptr(), errors.as_mut_ptr());
@@ -248,7 +252,7 @@ unsafe extern "C-unwind" fn pcap_open_live(
     timeout_millis: c_int,
     errors: *mut c_char,
 ) -> *mut Pcap {
-    // SAFETY: the caller keeps pcap(3PCAP)'s rules; the handle is open until it is closed here.
+    // SAFETY: the caller follows pcap(3PCAP)'s rules; the handle is open until it is closed here.
     unsafe {
         let pcap = pcap_create_quietly(device, errors);
         if pcap.is_null() {
@@ -275,14 +279,14 @@ unsafe extern "C-unwind" fn pcap_open_live(
     }
 }
 
-/// As `pcap_create`, which leaves the buffer alone when it succeeds.
+/// Like `pcap_create`, but writes to `errors` only on failure.
 ///
 /// # Safety
 ///
 /// As for `pcap_create`.
 unsafe fn pcap_create_quietly(device: *const c_char, errors: *mut c_char) -> *mut Pcap {
     let mut own = [0; crate::abi::ERRBUF_BYTES];
-    // SAFETY: the caller's promise; both buffers are large enough.
+    // SAFETY: guaranteed by the caller; both buffers are large enough.
     unsafe {
         let pcap = pcap_create(device, own.as_mut_ptr());
         if pcap.is_null() {
@@ -292,9 +296,9 @@ unsafe fn pcap_create_quietly(device: *const c_char, errors: *mut c_char) -> *mu
     }
 }
 
-/// What `pcap_open_live` says of `device`, in libpcap's form.
+/// The error text of `pcap_open_live` for `device`, in libpcap's format.
 fn open_error(device: &str, status: c_int, text: &str) -> String {
-    // SAFETY: the function takes any number, and its texts stay.
+    // SAFETY: the function accepts any number, and its strings are static.
     let says = || unsafe { failure::text(real::statustostr(status)) };
     match status {
         ERROR => format!("{device}: {text}"),
@@ -310,19 +314,22 @@ pub(crate) unsafe extern "C-unwind" fn pcap_close(pcap: *mut Pcap) {
     match look_up(pcap) {
         Given::Ours(handle) => {
             let Some(place) = table::remove(pcap) else { return };
-            // Before it is closed: a reader may free it from there on. A signal handler may interrupt the reader while
-            // that holds a lock, so it takes none: the reader frees the handle when the handler has returned.
+            // The capture is ended before the handle is closed, because a reader may free the handle from
+            // then on. A signal handler may have interrupted the reader while that held a lock: then
+            // `break_off`, which takes no lock, only ends the read, and the reader frees the handle after the
+            // handler has returned.
             match handle.live() {
                 Some(live) if handle.turn.is_on_this_stack() => live.break_off(),
                 Some(live) => drop(guarded(|| live.end())),
                 None => {}
             }
             if handle.turn.close() {
-                // SAFETY: it came from a box, is in the table no more, and no thread reads from it.
+                // SAFETY: the pointer came from a `Box`, is no longer in the table, and no thread reads from
+                // the handle.
                 let _ = guarded(|| drop(unsafe { Box::from_raw(place) }));
             }
         }
-        // SAFETY: an open handle of the real library's own.
+        // SAFETY: an open handle of the real library.
         Given::Foreign(foreign) => unsafe { real::close(foreign) },
         Given::Nothing => {}
     }

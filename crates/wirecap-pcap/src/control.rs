@@ -1,4 +1,4 @@
-//! What may be done with a handle beside reading, where a capture of the engine's is behind it.
+//! Functions other than reading that differ for the engine's captures.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_void};
@@ -14,7 +14,8 @@ use crate::real;
 use crate::request::Name;
 use crate::table::{Given, look_up, real_of};
 
-/// How long a program may wait on the descriptor of an interface that is down: it does not tell when it comes up.
+/// The longest time that a program may wait on the descriptor while the interface is down: the descriptor
+/// does not report when the interface comes up.
 #[repr(transparent)]
 struct Timeout(libc::timeval);
 // SAFETY: it is never written to.
@@ -39,7 +40,7 @@ fn kind(pcap: *mut Pcap) -> Kind {
     }
 }
 
-/// A signal handler may call it: no lock, no memory.
+/// A signal handler may call this function, so it takes no lock and allocates no memory.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_breakloop(pcap: *mut Pcap) {
     match kind(pcap) {
@@ -56,14 +57,14 @@ unsafe extern "C-unwind" fn pcap_setfilter(pcap: *mut Pcap, program: *mut Progra
     if real.is_null() {
         return ERROR;
     }
-    // The real library says whether the program is sound, in its own words.
-    // SAFETY: the handle is open, and the caller keeps pcap(3PCAP)'s rules.
+    // The real library validates the program and provides the error text.
+    // SAFETY: the handle is open, and the caller follows pcap(3PCAP)'s rules.
     let status = unsafe { real::setfilter(real, program) };
     let Kind::Live(handle, live) = kind(pcap) else { return status };
     if status != 0 {
         return status;
     }
-    // SAFETY: the real library took the program.
+    // SAFETY: the real library accepted the program.
     match guarded(|| unsafe { live.want(&*program) }) {
         Ok(Ok(())) => 0,
         Ok(Err(text)) | Err(text) => handle.fail(&text),
@@ -92,19 +93,19 @@ unsafe extern "C-unwind" fn pcap_stats(pcap: *mut Pcap, stats: *mut Stats) -> c_
     match kind(pcap) {
         Kind::Live(handle, live) => match guarded(|| (live.counts(), live.interface_drops())) {
             Ok(((received, dropped), dropped_by_interface)) => {
-                // libpcap's counters are as wide as this, and go round.
+                // libpcap's counters have the same width, and wrap around.
                 let found = Stats {
                     received: received as u32,
                     dropped: dropped as u32,
                     dropped_by_interface: dropped_by_interface as u32,
                 };
-                // SAFETY: the caller gives a place.
+                // SAFETY: the caller passes a valid pointer.
                 unsafe { *stats = found };
                 0
             }
             Err(panic) => handle.fail(&panic),
         },
-        // SAFETY: the handle is open, and the caller gives a place.
+        // SAFETY: the handle is open, and the caller passes a valid pointer.
         Kind::Real(real) => unsafe { real::stats(real, stats) },
         Kind::Nothing => ERROR,
     }
@@ -144,15 +145,15 @@ unsafe extern "C-unwind" fn pcap_get_required_select_timeout(pcap: *mut Pcap) ->
 unsafe extern "C-unwind" fn pcap_setnonblock(pcap: *mut Pcap, on: c_int, errors: *mut c_char) -> c_int {
     match kind(pcap) {
         Kind::Live(handle, live) => {
-            // The real library needs a descriptor to block, and fails where there is none.
-            // SAFETY: the handle is open, and the caller gives a buffer.
+            // The real library sets the mode of its descriptor, and fails if it has none.
+            // SAFETY: the handle is open, and the caller passes an error buffer.
             let status = unsafe { real::setnonblock(handle.real(), on, errors) };
             if status == 0 {
                 live.set_nonblocking(on != 0);
             }
             status
         }
-        // SAFETY: the handle is open, and the caller gives a buffer.
+        // SAFETY: the handle is open, and the caller passes an error buffer.
         Kind::Real(real) => unsafe { real::setnonblock(real, on, errors) },
         Kind::Nothing => ERROR,
     }
@@ -162,7 +163,7 @@ unsafe extern "C-unwind" fn pcap_setnonblock(pcap: *mut Pcap, on: c_int, errors:
 unsafe extern "C-unwind" fn pcap_getnonblock(pcap: *mut Pcap, errors: *mut c_char) -> c_int {
     match kind(pcap) {
         Kind::Live(_, live) => live.is_nonblocking().into(),
-        // SAFETY: the handle is open, and the caller gives a buffer.
+        // SAFETY: the handle is open, and the caller passes an error buffer.
         Kind::Real(real) => unsafe { real::getnonblock(real, errors) },
         Kind::Nothing => ERROR,
     }
@@ -174,10 +175,10 @@ unsafe extern "C-unwind" fn pcap_inject(pcap: *mut Pcap, frame: *const c_void, b
         Kind::Live(handle, live) if (1..=c_int::MAX as usize).contains(&bytes) => {
             send(handle, live, frame, bytes)
         }
-        // The real library has the error text for packets that cannot be sent.
+        // The real library rejects invalid lengths with its own error text.
         _ => {
             let real = real_of(pcap);
-            // SAFETY: the handle is open, and the caller gives so many bytes.
+            // SAFETY: the handle is open, and the caller guarantees that the frame has this many bytes.
             if real.is_null() { ERROR } else { unsafe { real::inject(real, frame, bytes) } }
         }
     }
@@ -197,10 +198,10 @@ unsafe extern "C-unwind" fn pcap_sendpacket(pcap: *mut Pcap, frame: *const c_uch
     }
 }
 
-/// Sends a frame; gives its length.
+/// Sends a frame and returns its length.
 fn send(handle: &Handle, live: &Live, frame: *const c_void, bytes: usize) -> c_int {
     let flags = if live.is_nonblocking() { libc::MSG_DONTWAIT } else { 0 };
-    // SAFETY: the program says that so many bytes are there, and the kernel only reads them.
+    // SAFETY: the program guarantees that the frame has this many bytes, and the kernel only reads them.
     let sent = unsafe { libc::send(live.sender().as_raw_fd(), frame, bytes, flags) };
     match c_int::try_from(sent) {
         Ok(sent @ 0..) => sent,
@@ -221,7 +222,7 @@ unsafe extern "C-unwind" fn pcap_geterr(pcap: *mut Pcap) -> *mut c_char {
     unsafe { real::geterr(real) }
 }
 
-/// The network of an interface, also of one whose receive queues are named.
+/// The network of an interface; the device name may include receive queues.
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn pcap_lookupnet(
     device: *const c_char,
@@ -229,10 +230,10 @@ unsafe extern "C-unwind" fn pcap_lookupnet(
     mask: *mut u32,
     errors: *mut c_char,
 ) -> c_int {
-    // SAFETY: null or a string, by pcap(3PCAP)'s rules.
+    // SAFETY: pcap(3PCAP) requires null or a string.
     let name = Name::of_device(&unsafe { failure::text(device) });
     let interface = name.queues.and_then(|_| std::ffi::CString::new(name.interface).ok());
     let device = interface.as_ref().map_or(device, |interface| interface.as_ptr());
-    // SAFETY: the caller keeps pcap(3PCAP)'s rules.
+    // SAFETY: the caller follows pcap(3PCAP)'s rules.
     unsafe { real::lookupnet(device, network, mask, errors) }
 }

@@ -1,5 +1,5 @@
-//! The two data objects that libpcap exports. Programs may have copied them by their size when they were
-//! linked, so sizes are those of libpcap 1.10.
+//! The two data objects that libpcap exports. Programs may have copy relocations for them, which depend on
+//! the size, so the sizes are those of libpcap 1.10.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -8,18 +8,20 @@ use std::ptr::{self, NonNull};
 
 const VERSION: &CStr = c"pcap_version";
 
-/// What C code may write to, though none does.
+/// A symbol that C code could write to, but does not.
 #[repr(transparent)]
 struct Global<T>(UnsafeCell<T>);
 
-// SAFETY: we never look at it.
+// SAFETY: this library never reads the value, and writes it only in `take_version_of`, before a program's
+// first call returns.
 unsafe impl<T> Sync for Global<T> {}
 
-/// The version that the real library had when this was written, until it is opened.
+/// The real library's version when this was written, until the real library is opened.
 #[unsafe(no_mangle)]
 static pcap_version: Global<[u8; 7]> = Global(UnsafeCell::new(*b"1.10.3\0"));
 
-/// Gives `pcap_version` the real library's text, where it has room for it: in the program's copy if it has one.
+/// Copies the real library's version text into `pcap_version`, and into the program's copy of it if there is
+/// one. A text of another length is not copied.
 pub(crate) fn take_version_of(library: NonNull<c_void>) {
     // SAFETY: the names are strings, and the library is open.
     let (theirs, seen) = unsafe {
@@ -31,7 +33,7 @@ pub(crate) fn take_version_of(library: NonNull<c_void>) {
     // SAFETY: libpcap's `pcap_version` is a string.
     let theirs = unsafe { CStr::from_ptr(theirs.cast()) }.to_bytes_with_nul();
     for place in [pcap_version.0.get().cast::<c_char>(), seen.cast()] {
-        // SAFETY: both are strings of our size; no thread reads while a program's first call is on its way.
+        // SAFETY: both strings have this size, and no thread reads them during a program's first call.
         unsafe {
             if !place.is_null()
                 && theirs.len() == size_of_val(&pcap_version)
@@ -71,6 +73,6 @@ static eproto_db: Global<[EthernetProtocol; 13]> = Global(UnsafeCell::new([
     EthernetProtocol { name: ptr::null(), number: 0 },
 ]));
 
-/// What tells a drop-in of wirecap's from the real library.
+/// Marks this library as wirecap's drop-in, so that it is not mistaken for the real library.
 #[unsafe(no_mangle)]
 static wirecap_pcap_drop_in: u8 = 1;

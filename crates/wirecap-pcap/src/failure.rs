@@ -1,4 +1,4 @@
-//! Errors as libpcap's callers get them: texts in buffers of a fixed size.
+//! Errors in libpcap's form: texts in buffers of a fixed size.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int};
@@ -22,29 +22,29 @@ pub(crate) unsafe fn write(buffer: *mut c_char, text: &str) {
     while !text.is_char_boundary(end) {
         end -= 1;
     }
-    // SAFETY: the caller's promise; what is written is shorter.
+    // SAFETY: guaranteed by the caller; the text and its terminator fit into the buffer.
     unsafe {
         buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), end);
         buffer.add(end).write(0);
     }
 }
 
-/// A text of the real library's.
+/// Copies a C string; null gives an empty one.
 ///
 /// # Safety
 ///
-/// `text` must be null or a string that stays.
+/// `text` must be null or a string that stays valid during the call.
 pub(crate) unsafe fn text(text: *const c_char) -> String {
     match text.is_null() {
         true => String::new(),
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     }
 }
 
-/// `DOING: what the system says`, as libpcap has it.
+/// The text of a system error in libpcap's format, `DOING: REASON`.
 pub(crate) fn system(doing: &str, errno: c_int) -> String {
-    // SAFETY: the function takes any number; its text stays until this thread's next call.
+    // SAFETY: the function accepts any number; its text is valid until this thread's next call.
     let says = unsafe { text(real::strerror(errno)) };
     format!("{doing}: {says}")
 }

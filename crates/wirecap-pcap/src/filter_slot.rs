@@ -1,4 +1,4 @@
-//! The filter of a handle, or of all handles of a group, and on which packets it runs here.
+//! The filter of a handle, or of all handles of a group, and the packets that it filters in user space.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,18 +11,19 @@ use crate::wanted::Wanted;
 #[derive(Debug, Default)]
 pub(crate) struct FilterSlot {
     pub(crate) sieve: Mutex<Option<Arc<Sieve>>>,
-    /// Changes with `sieve`.
+    /// Incremented when `sieve` or a handle's direction changes.
     pub(crate) generation: AtomicU32,
     pub(crate) program: Mutex<Vec<ClassicInsn>>,
-    /// It runs here in the kernel's place, on all packets.
+    /// The filter runs in user space on all packets, and not in the kernel.
     pub(crate) sifts: AtomicBool,
 }
 
-/// A filter, and on which packets it runs here.
+/// A filter, and the packets that it filters in user space.
 #[derive(Debug)]
 pub(crate) struct Sieve {
     pub(crate) wanted: Wanted,
-    /// The kernel filters later packets: user space filters this number of each ring's, from the first on.
+    /// For each ring, how many packets are filtered in user space, counted from its first packet: the kernel
+    /// filters later ones. `None` for all packets.
     pub(crate) until: Option<Box<[u64]>>,
 }
 
@@ -34,9 +35,9 @@ impl FilterSlot {
 }
 
 impl Sieve {
-    /// The number of a ring's packets to be filtered, from the first on.
+    /// How many packets of a ring are filtered in user space, counted from its first packet.
     pub(crate) fn until(&self, ring: usize) -> u64 {
-        // Packets of a ring that did not exist yet arrived later.
+        // If the ring did not exist when the filter was set, all of its packets arrived later.
         self.until.as_ref().map_or(u64::MAX, |until| until.get(ring).copied().unwrap_or(0))
     }
 }

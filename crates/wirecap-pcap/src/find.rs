@@ -1,4 +1,4 @@
-//! Where the real libpcap is: not where the loader would look, since it would find us.
+//! Finds the real libpcap. The loader's search is not used, because it would find this library.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -9,13 +9,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The environment's word on where it is.
+/// The environment variable with the path of the real library.
 const VARIABLE: &str = "WIRECAP_REAL_LIBPCAP";
 
-/// Where the build said that it is.
+/// The path of the real library that was set at build time.
 const BUILT_IN: Option<&str> = option_env!("WIRECAP_REAL_LIBPCAP");
 
-/// Folders of libraries: Debian's for this machine first, which some other systems have not got.
+/// Library directories. Debian's for this architecture come first; other systems may not have them.
 const FOLDERS: [&str; 8] = [
     concat!("/usr/lib/", env!("WIRECAP_TRIPLET")),
     concat!("/lib/", env!("WIRECAP_TRIPLET")),
@@ -30,7 +30,7 @@ const FOLDERS: [&str; 8] = [
 /// Whether the process has more privileges than the user who started it, so that the environment must not decide which
 /// library is loaded.
 pub(crate) fn has_elevated_rights() -> bool {
-    // SAFETY: the function takes any number.
+    // SAFETY: the function accepts any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -52,9 +52,9 @@ pub(crate) fn candidates() -> Vec<PathBuf> {
     found
 }
 
-/// Libraries named like libpcap in `folder`; full version numbers come first, since the short names are links, which
-/// may refer to us. Other files of an administrator or a package manager (`libpcap.so.1.10.3.bak`, `.dpkg-new`) are
-/// excluded.
+/// Libraries named like libpcap in `folder`. Full version numbers come first, because the short names are
+/// links, which may point to this library. Other files of an administrator or a package manager
+/// (`libpcap.so.1.10.3.bak`, `.dpkg-new`) are excluded.
 fn libraries_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let versioned = |entry: fs::DirEntry| Some((version(entry.file_name().to_str()?)?, entry.path()));
@@ -68,16 +68,16 @@ fn version(name: &str) -> Option<Vec<u32>> {
     name.strip_prefix("libpcap.so.")?.split('.').map(|number| number.parse().ok()).collect()
 }
 
-/// What tells files apart, whatever their names.
+/// Identifies a file by device and inode, whatever its name.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Where this library was loaded from.
+/// The path that this library was loaded from.
 pub(crate) fn own_path() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let place = has_elevated_rights as *const c_void;
-    // SAFETY: the function takes any address and writes into `info`, of which zeroes are a valid value.
+    // SAFETY: the function accepts any address and writes to `info`, for which zeroes are a valid value.
     let info = unsafe {
         libc::dladdr(place, info.as_mut_ptr());
         info.assume_init()
@@ -85,7 +85,7 @@ pub(crate) fn own_path() -> Option<PathBuf> {
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's name of a library that stays loaded.
+    // SAFETY: the string belongs to the loader's entry of a library that stays loaded.
     let name = unsafe { CStr::from_ptr(info.dli_fname) };
     Some(Path::new(std::ffi::OsStr::from_bytes(name.to_bytes())).to_owned())
 }
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_have_numbers_in_their_names_and_the_latest_comes_first() {
+    fn only_libraries_with_version_numbers_are_found_and_full_versions_come_first() {
         let folder = tempfile::tempdir().unwrap();
         let others = [
             "libpcap.so",
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_folders_are_those_of_this_machine() {
+    fn the_library_directories_are_those_of_this_architecture() {
         let gcc = std::process::Command::new("gcc").arg("-print-multiarch").output().unwrap();
         let triplet = String::from_utf8(gcc.stdout).unwrap();
         assert_eq!(env!("WIRECAP_TRIPLET"), triplet.trim());

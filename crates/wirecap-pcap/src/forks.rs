@@ -1,4 +1,4 @@
-//! Forks of the process: from then on two processes have its captures.
+//! Detects forks of the process: after a fork, two processes have its captures.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -8,48 +8,49 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// How many forks this process and those that it was forked from have made.
+/// The number of forks that this process and its ancestors have made.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks there were until now. Counting begins with the first call.
+/// The number of forks so far. Counting starts with the first call.
 pub(crate) fn count() -> u64 {
     extern "C" fn note() {
         FORKS.fetch_add(1, Ordering::Relaxed);
     }
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
-        // Where there is no memory for it, forks are not noticed.
-        // SAFETY: the function may be called in a child, whatever the parent's threads did.
+        // If there is no memory for the handlers, forks are not detected.
+        // SAFETY: `note` is async-signal-safe, so it may run in a child whatever the parent's threads were
+        // doing.
         let _ = unsafe { libc::pthread_atfork(None, Some(note), Some(note)) };
     });
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Whether there was a fork since there were `before` of them.
+/// Whether there was a fork since [`count`] returned `before`.
 #[inline]
 pub(crate) fn is_past(before: u64) -> bool {
     FORKS.load(Ordering::Relaxed) != before
 }
 
-/// Which of the processes that have a handle may read from it, where only one of them can: the one that is the first
-/// to do so after a fork.
+/// Decides which process may read from a handle that several processes have but only one can read from: the
+/// one that reads first after the fork.
 #[derive(Debug)]
 pub(crate) struct SoleReader {
-    /// How often the right to read was claimed, in memory that the processes share.
+    /// How often processes have claimed the right to read, in memory that they share.
     claims: NonNull<AtomicU64>,
-    /// How often, by what this process knows.
+    /// The number of claims that this process knows of.
     known: u64,
-    /// The forks at the last claim.
+    /// The number of forks at this process's last claim.
     forks: u64,
 }
 
-// SAFETY: the memory is the value's own, and is accessed atomically.
+// SAFETY: the value owns its mapping, and all accesses are atomic.
 unsafe impl Send for SoleReader {}
 
 impl SoleReader {
     pub(crate) fn new() -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: new memory, which is zero.
+        // SAFETY: the mapping is new and filled with zeroes.
         let place = unsafe {
             mmap_anonymous(std::ptr::null_mut(), size_of::<AtomicU64>(), protection, MapFlags::SHARED)?
         };
@@ -66,7 +67,7 @@ impl SoleReader {
     #[cold]
     fn claim(&mut self) -> bool {
         let forks = count();
-        // SAFETY: mapped until this is dropped.
+        // SAFETY: the memory is mapped until the value is dropped.
         let claims = unsafe { self.claims.as_ref() };
         let next = self.known + 1;
         let is_ours = claims.compare_exchange(self.known, next, Ordering::SeqCst, Ordering::SeqCst).is_ok();
@@ -79,7 +80,7 @@ impl SoleReader {
 
 impl Drop for SoleReader {
     fn drop(&mut self) {
-        // SAFETY: it has no other user any more.
+        // SAFETY: nothing else in this process uses the mapping.
         let _ = unsafe { munmap(self.claims.as_ptr().cast(), size_of::<AtomicU64>()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What the real library does: functions that have nothing to do with live packets.
+//! Functions that do not concern live packets: they are forwarded to the real library.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
@@ -10,10 +10,10 @@ use crate::abi::{ERROR, Insn, PacketHeader, Pcap, Program, RealPcap};
 use crate::real::Symbol;
 use crate::table::{adopt, real_of};
 
-/// What functions without a result give.
+/// The default of functions without a return value.
 const NOTHING: () = ();
 
-/// Looks a function of the real library's up, or leaves with a default.
+/// Looks up a function of the real library; without it, returns the default from the calling function.
 macro_rules! real_function {
     ($name:ident, $function:ty, $default:expr) => {{
         const NAME: &std::ffi::CStr =
@@ -21,7 +21,7 @@ macro_rules! real_function {
                 Ok(name) => name,
                 Err(_) => panic!("a name has no zero byte"),
             };
-        // SAFETY: as pcap.h declares it.
+        // SAFETY: pcap.h declares this type.
         static SYMBOL: Symbol<$function> = unsafe { Symbol::new(NAME) };
         match SYMBOL.get() {
             Some(function) => function,
@@ -37,13 +37,13 @@ macro_rules! forward {
         unsafe extern "C-unwind" fn $name($($argument: $kind),*) $(-> $result)? {
             let function =
                 real_function!($name, unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?, $default);
-            // SAFETY: the caller keeps pcap(3PCAP)'s rules.
+            // SAFETY: the caller follows pcap(3PCAP)'s rules.
             unsafe { function($($argument),*) }
         }
     )*};
 }
 
-/// Functions whose first argument is a handle: the real library's is put in its place.
+/// Functions whose first argument is a handle, which is replaced with the real library's handle.
 macro_rules! forward_handle {
     ($(fn $name:ident(pcap $(, $argument:ident: $kind:ty)*) $(-> $result:ty)? = $default:expr;)*) => {$(
         #[unsafe(no_mangle)]
@@ -55,20 +55,21 @@ macro_rules! forward_handle {
             if real.is_null() {
                 return $default;
             }
-            // SAFETY: the handle is open, and the caller keeps pcap(3PCAP)'s rules.
+            // SAFETY: the handle is open, and the caller follows pcap(3PCAP)'s rules.
             unsafe { function(real $(, $argument)*) }
         }
     )*};
 }
 
-/// Functions that make a handle.
+/// Functions that open a handle.
 macro_rules! forward_open {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) with $errors:expr;)*) => {$(
         #[unsafe(no_mangle)]
         unsafe extern "C-unwind" fn $name($($argument: $kind),*) -> *mut Pcap {
             let function =
                 real_function!($name, unsafe extern "C-unwind" fn($($kind),*) -> *mut RealPcap, null_mut());
-            // SAFETY: the caller keeps pcap(3PCAP)'s rules; what comes back is open and ours.
+            // SAFETY: the caller follows pcap(3PCAP)'s rules; the returned handle is open and has no other
+            // user.
             unsafe { adopt(function($($argument),*), None, $errors) }
         }
     )*};

@@ -1,8 +1,8 @@
-//! Buddy groups of handles that one process opens one after the other, by the environment's word.
+//! Buddy groups: handles of one process that share the load of an interface, if the settings request it.
 //!
-//! The first handle that belongs to the group opens the capture of all its rings; this and the next ones each
-//! get a worker of it, and give it back when they are closed, so that a tool may open a handle only to look.
-//! Rings whose worker has no handle are drained by the others.
+//! The first handle of the group opens a capture of all rings. Each handle gets a worker of this capture and
+//! returns it on close, so a tool may also open a handle without reading from it. The other workers drain the
+//! rings of a worker without a handle.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -14,20 +14,20 @@ use crate::opening::{LiveError, open_capture};
 use crate::request::{Name, Request};
 use crate::settings::Settings;
 
-/// T where the settings name none.
+/// T if the settings do not set it.
 const THRESHOLD: f64 = 0.6;
 
-/// The rings that the handles of this process share.
+/// The capture that handles of this process share.
 #[derive(Debug)]
 pub(crate) struct Group {
     terms: Terms,
     capture: Arc<Capture>,
-    /// Those that no handle has, by their index.
+    /// The workers by index; `None` if a handle has the worker.
     free: Mutex<Vec<Option<Worker>>>,
     filter: Arc<FilterSlot>,
 }
 
-/// What handles of one group have in common.
+/// Parameters that all handles of a group must have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Terms {
     interface_index: u32,
@@ -35,13 +35,13 @@ struct Terms {
     promiscuous: bool,
 }
 
-/// A handle's part in a group.
+/// A handle's membership in a group.
 #[derive(Debug)]
 pub(crate) struct Membership {
     group: Arc<Group>,
 }
 
-/// A handle's part of a group.
+/// What a handle gets when it joins a group.
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) membership: Membership,
@@ -50,12 +50,12 @@ pub(crate) struct Joined {
     pub(crate) filter: Arc<FilterSlot>,
 }
 
-/// The group of this process, while handles belong to it.
+/// The group of this process, as long as it has handles.
 static GROUP: Mutex<Weak<Group>> = Mutex::new(Weak::new());
 
 impl Group {
-    /// Joins the group that the settings name. `None` if the handle does not belong to it: it has another
-    /// device, or other terms than the others, or everyone of them is there already.
+    /// Joins the group in the settings. `None` if the handle does not belong to it: its device or its terms
+    /// differ, or its worker, or every worker, is taken.
     pub(crate) fn join(
         request: &Request,
         device: &Device,
@@ -100,13 +100,13 @@ impl Group {
         Ok(Self { terms, capture: Arc::new(capture), free: Mutex::new(free), filter: Arc::default() })
     }
 
-    /// The worker of the ring that `name` names, or of the next one without a handle.
+    /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it is taken.
     fn take_worker(&self, name: &Name) -> Option<Worker> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = &name.queues else { return free.iter_mut().find_map(Option::take) };
         let queue: u32 = queue.parse().ok()?;
         let ring = self.capture.rings().iter().position(|ring| ring.queue == queue)?;
-        // Rings are dealt out in turn.
+        // Rings are assigned to workers in turn.
         let workers = free.len();
         free[ring % workers].take()
     }
@@ -126,8 +126,8 @@ impl Membership {
     }
 }
 
-/// Whether a handle of this name is meant by the group `all`: one receive queue of the interface, or, where the
-/// group is the interface as a whole, the interface.
+/// Whether a handle with this name belongs to the group `all`: it names one receive queue of the interface,
+/// or the whole interface if the group is the whole interface.
 fn belongs(name: &Name, all: &str) -> bool {
     let all = Name::parse(all);
     let is_one = |queues: &str| queues.parse::<u32>().is_ok();

@@ -1,4 +1,4 @@
-//! A handle: the real library's, and perhaps a capture of the engine's.
+//! A handle: one of the real library, and a capture of the engine if the engine captures.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,7 +14,7 @@ use crate::{failure, real};
 /// The state behind a `pcap_t *` of this library.
 pub(crate) struct Handle {
     real: AtomicPtr<RealPcap>,
-    /// Of handles for live captures, as long as they are not activated.
+    /// The settings of a handle for a live capture, until it is activated.
     request: Mutex<Option<Request>>,
     /// The engine's capture.
     live: OnceLock<Live>,
@@ -37,7 +37,7 @@ impl Handle {
         self.real.load(Ordering::Acquire)
     }
 
-    /// Has another handle of the real library's from now on, and gives the old one.
+    /// Replaces the real library's handle and returns the old one.
     pub(crate) fn replace_real(&self, real: *mut RealPcap) -> *mut RealPcap {
         self.real.swap(real, Ordering::AcqRel)
     }
@@ -47,9 +47,10 @@ impl Handle {
         self.live.get()
     }
 
-    /// Packets come from the engine from now on.
+    /// Makes the engine's capture the source of packets.
     pub(crate) fn go_live(&self, live: Live) {
-        // A handle is activated once; the capture of a second thread at the same moment is dropped.
+        // A handle is activated once. If two threads activate it at the same time, the second capture is
+        // dropped.
         let _ = self.live.set(live);
     }
 
@@ -57,9 +58,9 @@ impl Handle {
         self.request.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts `text` where `pcap_geterr` finds it.
+    /// Stores `text` for `pcap_geterr` and returns `PCAP_ERROR`.
     pub(crate) fn fail(&self, text: &str) -> c_int {
-        // SAFETY: the real library's buffer of this handle has PCAP_ERRBUF_SIZE bytes and one more.
+        // SAFETY: the real library's error buffer of this handle has PCAP_ERRBUF_SIZE + 1 bytes.
         unsafe { failure::write(real::geterr(self.real()), text) };
         ERROR
     }
@@ -68,7 +69,7 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         drop(self.live.take());
-        // SAFETY: it is open, and has no other user any more.
+        // SAFETY: the handle is open and has no other user.
         unsafe { real::close(self.real()) };
     }
 }

@@ -1,4 +1,4 @@
-//! For benches: a handle over a capture that is open already, read as programs read.
+//! For benchmarks: a handle of a capture that is already open, read as programs read it.
 #![allow(unsafe_code)]
 
 use std::error::Error;
@@ -17,11 +17,11 @@ use crate::table::{Given, adopt, look_up};
 /// Bytes of a packet that the handle keeps.
 const SNAP_LEN: u32 = 262_144;
 
-/// The state of a program that reads from a capture.
+/// An open handle, as a program has it.
 #[derive(Debug)]
 pub struct OpenHandle(*mut Pcap);
 
-/// The packets read by a program.
+/// Counts of the packets that a program has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Packets.
@@ -33,34 +33,35 @@ pub struct Tally {
 }
 
 impl OpenHandle {
-    /// A handle on all rings of `capture`, which has one worker.
+    /// A handle for all rings of `capture`, which must have one worker.
     ///
     /// # Errors
     ///
-    /// Without the system's libpcap, and when the system has no descriptors left.
+    /// If the system's libpcap is missing, or if descriptors or shared memory are not available.
     pub fn over(capture: Capture) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let live = Live::over(capture, SNAP_LEN)?;
-        // SAFETY: the function has no conditions; what it gives is open and ours.
+        // SAFETY: the function has no preconditions; the returned handle is open and has no other user.
         let pcap = unsafe { adopt(real::open_dead(DLT_ETHERNET, SNAP_LEN as c_int), None, ptr::null_mut()) };
         let Given::Ours(handle) = look_up(pcap) else { return Err(real::MISSING.into()) };
         handle.go_live(live);
         Ok(Self(pcap))
     }
 
-    /// Reads `count` packets, which must be there, by `pcap_loop`.
+    /// Reads `count` packets, which must have arrived, with `pcap_loop`.
     pub fn read_by_loop(&mut self, count: u32) -> Tally {
         let mut tally = Tally::default();
-        // SAFETY: the handle is open, and the callback gets the tally, which nothing else uses meanwhile.
+        // SAFETY: the handle is open, and the callback gets the tally, which nothing else uses during the
+        // call.
         unsafe { pcap_loop(self.0, count as c_int, Some(tell), (&raw mut tally).cast()) };
         tally
     }
 
-    /// Reads `count` packets, which must be there, by `pcap_next_ex`.
+    /// Reads `count` packets, which must have arrived, with `pcap_next_ex`.
     pub fn read_by_next(&mut self, count: u32) -> Tally {
         let mut tally = Tally::default();
         for _ in 0..count {
             let (mut header, mut data) = (ptr::null_mut(), ptr::null());
-            // SAFETY: the handle is open; what it gives stays until the next call.
+            // SAFETY: the handle is open; header and data are valid until the next call.
             unsafe {
                 if pcap_next_ex(self.0, &raw mut header, &raw mut data) != 1 {
                     break;
@@ -79,18 +80,18 @@ impl Drop for OpenHandle {
     }
 }
 
-/// A callback that looks at each packet.
+/// A callback that counts each packet and reads its first byte.
 ///
 /// # Safety
 ///
-/// `tally` is a [`Tally`] that nothing else uses, and header and data are a packet's.
+/// `tally` must point to a [`Tally`] that nothing else uses; header and data must be those of a packet.
 unsafe extern "C-unwind" fn tell(tally: *mut c_uchar, header: *const PacketHeader, data: *const c_uchar) {
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let (tally, header) = unsafe { (&mut *tally.cast::<Tally>(), &*header) };
     tally.packets += 1;
     tally.bytes += u64::from(header.wire_bytes);
     if header.captured_bytes > 0 {
-        // SAFETY: the packet has a byte.
+        // SAFETY: the packet has at least one byte.
         tally.first_bytes += u64::from(unsafe { data.read() });
     }
 }

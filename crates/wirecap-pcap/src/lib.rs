@@ -1,13 +1,13 @@
-//! libpcap's interface over the wirecap engine, for programs that know nothing of it.
+//! libpcap's API on the wirecap engine, for unmodified programs.
 //!
-//! The library takes libpcap's place and exports what it exports. Live captures on Ethernet interfaces run
-//! on the engine; everything else (savefiles, filter expressions, devices that the engine does not serve)
-//! the system's own libpcap does, which is opened at run time.
+//! The library replaces libpcap and exports the same symbols. Live captures on Ethernet and loopback
+//! interfaces run on the engine. Everything else (savefiles, filter expressions, devices that the engine does
+//! not support) is done by the system's libpcap (the real library), which is opened at run time.
 //!
-//! What a program gets for a `pcap_t *` is a place in a table of ours, so each function can tell what it is
-//! given. Behind each stands a handle of the real library: for what the engine does not serve it does the
-//! work, and beside a capture of the engine's it keeps everything that has nothing to do with packets
-//! (settings, link types, errors, compiling), so that all of this is libpcap's to the letter.
+//! A program's `pcap_t *` is the address of a slot in a table, so each function can check it. Each slot has a
+//! handle of the real library. That handle captures if the engine does not. If the engine captures, that
+//! handle does everything that does not concern packets (settings, link types, errors, compilation), so this
+//! is exactly as in libpcap.
 
 mod abi;
 mod activate;

@@ -1,4 +1,4 @@
-//! A live capture of the engine's behind a handle.
+//! The engine's live capture of a handle.
 #![allow(unsafe_code)]
 
 mod batch;
@@ -37,15 +37,16 @@ pub(crate) use reading::Found;
 use reading::Reader;
 use rest::Rest;
 
-/// A program that accepts all of every packet.
+/// A filter instruction that accepts every packet in full length.
 const EVERYTHING: ClassicInsn = ClassicInsn { code: RETURN, jt: 0, jf: 0, k: u32::MAX };
 
-/// Bytes of a packet that the engine needs to put a VLAN tag back.
+/// The bytes of a packet that the engine needs to reinsert a VLAN tag.
 const SNAP_BYTES_MIN: u32 = 64;
 
-/// A capture, as its handle has it.
+/// The engine's capture of a handle.
 ///
-/// What every wake-up uses comes first, in few cache lines: the others have left the caches since the last one.
+/// Fields that every wake-up uses come first, so that it touches few cache lines: each wake-up has to fetch
+/// them into the caches again.
 #[repr(C, align(64))]
 pub(crate) struct Live {
     broken: AtomicBool,
@@ -55,7 +56,7 @@ pub(crate) struct Live {
     nanos: bool,
     /// A read waits until it has a matching packet.
     endless: bool,
-    /// The kernel cuts packets at what its filter says.
+    /// The kernel truncates packets to the length that its filter returns: the engine `packet`.
     cuts: bool,
     promiscuous: bool,
     snap_len: u32,
@@ -63,43 +64,45 @@ pub(crate) struct Live {
     /// changes.
     disturbances: AtomicU32,
     direction: AtomicI32,
-    /// Packets in the chunks of this handle.
+    /// Packets that this handle has taken from its rings.
     taken: AtomicU64,
     filter: Arc<FilterSlot>,
     pollable: Pollable,
     /// Guarded by the handle's turn.
     reader: UnsafeCell<Reader>,
-    /// Likewise.
+    /// Guarded by the handle's turn.
     ahead: UnsafeCell<Ahead>,
-    /// By which frames are sent: the ring's own socket, where it has one, since it does not see them.
+    /// Sends frames: the ring's own packet socket if it has one, because a socket does not receive what it
+    /// sends.
     sender: Arc<OwnedFd>,
     waker: Waker,
     capture: Arc<Capture>,
-    /// The handle's own rings in the capture.
+    /// In a group, the ring whose counters belong to the handle; otherwise all rings belong to it.
     ring: Option<usize>,
     device: Device,
     membership: Option<Membership>,
-    /// The forks when it was opened.
+    /// The number of forks when the handle was opened.
     forks: u64,
-    /// The non-matching packets among the taken ones.
+    /// Taken packets that did not match the filter in user space.
     refused: AtomicU64,
-    /// The most packets that `counts` found: while a thread takes packets out of a ring fewer may be seen.
+    /// The highest number of packets that `counts` has found: it may find fewer while a thread takes packets
+    /// from a ring.
     most_received: AtomicU64,
     interface_drops: InterfaceDrops,
 }
 
-// SAFETY: `reader` and `ahead`, the only parts that are not `Sync` by themselves, are touched only by the thread that has
-// the handle's turn.
+// SAFETY: only the thread that has the handle's turn accesses `reader` and `ahead`, the only fields that are
+// not `Sync`.
 unsafe impl Sync for Live {}
-// SAFETY: no part is tied to a thread.
+// SAFETY: no field is tied to a thread.
 unsafe impl Send for Live {}
 
-/// Packets that the interface dropped, by its own counters. Reading them takes no memory.
+/// Packets dropped by the interface, from its own counters. Reading them allocates no memory.
 #[derive(Debug)]
 struct InterfaceDrops {
     counters: [CString; 2],
     at_open: u64,
-    /// What the counters said last: a process may be shut out of /sys later.
+    /// The last values read: the process may lose access to /sys later.
     last: AtomicU64,
 }
 
@@ -132,20 +135,20 @@ impl Live {
         let cuts = own.is_some();
         let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
         let sender = sender.map_err(system("open a packet socket"))?;
-        // Two processes may share a packet socket's ring, as with libpcap; a reader of AF_XDP's rings changes the state
-        // that the other one relies on.
+        // Two processes can share the ring of a packet socket, as with libpcap. A process that reads AF_XDP
+        // rings changes state that the other process relies on.
         let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
         Ok(Self::assemble(request, device, snap_len, from, pollable, sender, sole))
     }
 
-    /// A capture of one worker that is open already and on no interface, for benches.
+    /// For benchmarks: takes a capture with one worker that is already open and has no interface.
     pub(crate) fn over(capture: Capture, snap_len: u32) -> Result<Self, Box<dyn Error + Send + Sync>> {
         let worker = capture.workers().pop().ok_or("a new capture has a worker")?;
         let pollable = Pollable::several(&worker)?;
         let from = Origin { capture: Arc::new(capture), worker, filter: Arc::default(), membership: None };
-        // Any device, and nothing is sent.
+        // Any device and any descriptor: no frame is sent.
         let (device, sender) = (Device::find("lo")?, OwnedFd::from(File::open("/dev/null")?));
-        // As fast as it can: nothing comes later.
+        // Immediate mode, which never rests: all packets have already arrived.
         let request = Request { immediate: 1, ..Request::new(None) };
         let sole = Some(SoleReader::new()?);
         Ok(Self::assemble(&request, device, snap_len, from, pollable, Arc::new(sender), sole))
@@ -163,13 +166,15 @@ impl Live {
         let Origin { capture, worker, filter, membership } = from;
         let (ring, waker) = (worker.index(), worker.waker());
         let (cuts, forks) = (sole.is_none(), forks::count());
-        // In a group a reader must see that others need help, and a packet socket's blocks make it rest by themselves.
+        // In a group a reader must notice that others need help, and the kernel already wakes the reader of a
+        // packet socket only once per block.
         let may_rest = !cuts && membership.is_none() && !request.is_immediate();
         let longest_rest = if may_rest { request.longest_wait() } else { Duration::ZERO };
         let rest = Rest::new(longest_rest, capture.geometry().cells());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
-        // In a group each worker has one ring; else the only one has all.
+        // In a group, the handle counts the packets of the ring with the worker's index; otherwise the only
+        // worker has all rings.
         let ring = membership.is_some().then_some(ring);
         Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
@@ -251,26 +256,27 @@ impl Live {
         waits && !self.is_nonblocking()
     }
 
-    /// Ends the read that runs, or the next one. A signal handler may call it.
+    /// Ends the current read, or the next one if none is running. A signal handler may call it.
     pub(crate) fn break_off(&self) {
         self.broken.store(true, Ordering::SeqCst);
         self.disturb();
         self.waker.wake();
     }
 
-    /// Whether [`break_off`](Self::break_off) was called since the last time.
+    /// Whether [`break_off`](Self::break_off) was called; resets that state.
     #[inline]
     pub(crate) fn was_broken_off(&self) -> bool {
         self.broken.load(Ordering::Relaxed) && self.broken.swap(false, Ordering::SeqCst)
     }
 
-    /// Whether it was called and the read has not ended for it yet.
+    /// Whether [`break_off`](Self::break_off) was called and no read has ended because of it yet.
     #[inline]
     pub(crate) fn is_broken_off(&self) -> bool {
         self.broken.load(Ordering::Relaxed)
     }
 
-    /// Stops receiving, so that nothing is left on the interface, and interrupts the read of another thread.
+    /// Stops the capture, unless other handles or processes use it, so that nothing stays attached to the
+    /// interface. Interrupts a read by another thread.
     pub(crate) fn end(&self) {
         if Arc::strong_count(&self.capture) == 1 && !self.is_shared() {
             self.capture.stop();
@@ -278,22 +284,23 @@ impl Live {
         self.break_off();
     }
 
-    /// Whether another process may have the capture, by a fork.
+    /// Whether another process may have the capture because of a fork.
     fn is_shared(&self) -> bool {
         forks::is_past(self.forks)
     }
 
-    /// From now on hands out only packets that match `program`, also of those that have come already.
+    /// Delivers only packets that match `program` from now on; this includes packets that have already
+    /// arrived.
     ///
     /// # Errors
     ///
-    /// If other handles of the group have another filter.
+    /// If other handles of the group have a different filter, or the kernel keeps the previous one.
     ///
     /// # Safety
     ///
     /// As for [`Wanted::new`].
     pub(crate) unsafe fn want(&self, program: &Program) -> Result<(), String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let (insns, wanted) = unsafe { (program.classic(), || Wanted::new(program)) };
         let mut current = locked(&self.filter.program);
         if !current.is_empty() && *current == insns && self.membership.is_some() {
@@ -305,7 +312,8 @@ impl Live {
         let is_in_kernel =
             self.run_in_kernel(&insns).map_err(|error| format!("wirecap: {}", causes(&error)))?;
         let rings = 0..self.capture.rings().len();
-        // Only a handle that gets all of the capture's packets, each ring's in order, can tell which arrived later.
+        // Only a handle that gets all packets of the capture, in order for each ring, can tell which packets
+        // arrived later.
         let tells = is_in_kernel && self.membership.is_none();
         let until = tells.then(|| rings.map(|ring| self.capture.arrived(ring)).collect());
         self.filter.sift(Sieve { wanted: wanted(), until });
@@ -315,11 +323,12 @@ impl Live {
         Ok(())
     }
 
-    /// Makes the kernel run this program on later packets, or pass all of them. Returns whether it runs it.
+    /// Makes the kernel run this program on later packets, or accept all of them. Returns whether the kernel
+    /// runs it.
     ///
     /// # Errors
     ///
-    /// If it keeps rejecting packets that the previous program rejected.
+    /// If the kernel keeps the previous program, which rejects packets.
     fn run_in_kernel(&self, insns: &[ClassicInsn]) -> io::Result<bool> {
         let cut_elsewhere = |insn: &ClassicInsn| insn.code == RETURN_A || cuts(insn, self.snap_len);
         if (self.cuts || !insns.iter().any(cut_elsewhere)) && self.capture.run_in_kernel(insns).is_ok() {
@@ -328,8 +337,8 @@ impl Live {
         self.capture.run_in_kernel(&[EVERYTHING]).map(|()| false)
     }
 
-    /// Packets that passed the filter, dropped ones and those that wait included, and the dropped ones. A signal handler
-    /// may call it.
+    /// Returns the number of packets that passed the filter, including waiting and dropped ones, and the
+    /// number of dropped ones. A signal handler may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let rings = self.ring.map_or(0..self.capture.ring_count(), |ring| ring..ring + 1);
         let tallies = rings.map(|ring| self.capture.tally(ring));
@@ -340,7 +349,8 @@ impl Live {
             dropped += tally.dropped;
         }
         let taken = self.taken.load(Ordering::Relaxed);
-        // A packet socket counts what passed the kernel's filter, also where libpcap's own refuses it afterwards.
+        // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if user space
+        // rejects them afterwards.
         let (sifts, refused) = match self.cuts {
             true => (false, 0),
             false => (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed)),
@@ -359,7 +369,8 @@ impl Live {
         (received.max(self.most_received.fetch_max(received, Ordering::Relaxed)), dropped)
     }
 
-    /// What the interface itself dropped while it was captured whole, as libpcap counts it. A signal handler may call it.
+    /// Packets dropped by the interface, in promiscuous mode only, as in libpcap. A signal handler may call
+    /// it.
     pub(crate) fn interface_drops(&self) -> u64 {
         if self.promiscuous { self.interface_drops.since_open() } else { 0 }
     }
@@ -384,7 +395,7 @@ impl InterfaceDrops {
     }
 }
 
-/// The sum of counters in files; `None` if there are none to be read.
+/// The sum of the counters in these files; `None` if none of them can be read.
 fn sum(counters: &[CString]) -> Option<u64> {
     counters.iter().filter_map(|path| read_counter(path)).reduce(u64::wrapping_add)
 }
@@ -418,7 +429,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// A capture of the handle's own, with one ring for all its packets if that is possible.
+    /// Opens a separate capture for the handle, with one ring for all its packets if that is possible.
     fn alone(request: &Request, settings: &Settings) -> Result<Self, LiveError> {
         let name = request.device.as_ref().map(Name::whole).unwrap_or_default();
         let capture = open_capture(request.builder(&name, settings).workers(1), request, settings)?;
@@ -441,7 +452,7 @@ impl From<Joined> for Origin {
     }
 }
 
-/// Whether it ends a program that accepts a part of what the handle keeps of a packet.
+/// Whether the instruction accepts packets, but truncates them to less than the snapshot length.
 fn cuts(insn: &ClassicInsn, snap_len: u32) -> bool {
     insn.code == RETURN && insn.k > 0 && insn.k < snap_len
 }

@@ -9,10 +9,10 @@ use crate::failure::causes;
 use crate::request::Request;
 use crate::settings::Settings;
 
-/// If memory does not suffice, one of this many chunks is left out, repeatedly, as in libpcap.
+/// If memory does not suffice, the number of chunks is repeatedly reduced by 1 / `LACK_STEP`, as in libpcap.
 const LACK_STEP: u32 = 20;
 
-/// One chunk would leave the kernel nothing while the program has it.
+/// With one chunk, the kernel would have none while the program has it.
 const FEWEST: u32 = 2;
 
 /// Why there is no live capture.
@@ -31,8 +31,7 @@ impl fmt::Display for LiveError {
     }
 }
 
-/// Opens a capture of R chunks, or fewer where there is no memory for them and R was not set, as
-/// libpcap does.
+/// Opens a capture of R chunks, or of fewer, as libpcap does, if memory does not suffice and R was not set.
 pub(crate) fn open_capture(
     builder: CaptureBuilder,
     request: &Request,
@@ -70,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_gets_nearly_all_the_memory_that_there_is() {
+    fn a_ring_gets_nearly_all_available_memory() {
         for room in [2, 3, 10, 100, 1000, 65_000] {
             let mut chunks = 65_536;
             let mut tries = 0;

@@ -14,28 +14,29 @@ use crate::socket;
 /// The descriptor on which a program may wait.
 #[derive(Debug)]
 pub(crate) enum Pollable {
-    /// The packet socket of the only ring, as in libpcap: the kernel itself knows which blocks were not returned.
+    /// The packet socket of the only ring, as in libpcap: the kernel knows which blocks were not returned.
     Socket(Single),
-    /// What the worker waits on, and a bell.
+    /// An epoll instance with the worker's descriptor and a bell.
     Several(Several),
 }
 
-/// The socket of the only ring. It wakes who polls it once for each block, so there is nothing to be gained by
-/// sleeping instead.
+/// The socket of the only ring. Polling it wakes a thread once per block, so sleeping instead would gain
+/// nothing.
 #[derive(Debug)]
 pub(crate) struct Single {
-    /// Those of the two below, which are two allocations and more away.
+    /// The descriptors of the two fields below, which are behind two or more pointers.
     descriptors: [RawFd; 2],
     socket: Arc<OwnedFd>,
-    /// Wakes us when a read is broken off.
+    /// Wakes the reader when a read is interrupted.
     waker: Waker,
 }
 
-/// A descriptor over those of several rings, or of a ring whose cells go back before a program has read them.
+/// A descriptor for several rings, or for a ring whose cells are released before the program has read the
+/// packets.
 #[derive(Debug)]
 pub(crate) struct Several {
     epoll: OwnedFd,
-    /// Rung while packets are in hand.
+    /// An eventfd that is readable while packets are in hand.
     bell: OwnedFd,
     rings: AtomicBool,
     in_hand: AtomicBool,
@@ -50,7 +51,7 @@ impl Pollable {
         Self::Socket(Single { descriptors, socket, waker })
     }
 
-    /// One for this worker.
+    /// A descriptor for this worker.
     pub(crate) fn several(worker: &Worker) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -78,7 +79,7 @@ impl Pollable {
         matches!(self, Self::Several(several) if several.wanted.load(Ordering::Relaxed))
     }
 
-    /// Whether there are packets in hand that the program has not read.
+    /// Sets whether packets are in hand that the program has not read.
     #[inline]
     pub(crate) fn tell(&self, in_hand: bool) {
         if let Self::Several(several) = self {
@@ -88,10 +89,10 @@ impl Pollable {
 }
 
 impl Single {
-    /// Waits until a block is there, a read is broken off or the time is up, if it is limited. Whether something is wrong with
-    /// the socket. The thread may be cancelled meanwhile.
+    /// Waits until a block is ready, the read is interrupted, or `longest` has passed. Returns whether the
+    /// socket reports an error. The thread may be cancelled during the wait.
     pub(crate) fn wait(&self, longest: Option<Duration>) -> bool {
-        // Interrupted or not, the caller looks for itself.
+        // The caller checks for packets in any case, even if a signal interrupted the wait.
         let [socket, bell] = socket::wait(self.descriptors, longest);
         if bell != 0 {
             let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
@@ -106,7 +107,7 @@ impl Several {
         if !self.wanted.load(Ordering::SeqCst) || self.rings.swap(in_hand, Ordering::SeqCst) == in_hand {
             return;
         }
-        // An eventfd takes and gives a count of one whatever happens.
+        // These calls cannot fail: the count is 0 or 1.
         if in_hand {
             let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
         } else {

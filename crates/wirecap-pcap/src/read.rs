@@ -1,8 +1,8 @@
 //! Reading: `pcap_loop`, `pcap_dispatch`, `pcap_next` and `pcap_next_ex`.
 //!
-//! A callback may do anything: call other functions of its handle, read from it, close it, throw an exception,
-//! or jump out of the read. So nothing is borrowed and no lock held while it runs, and what the next read
-//! needs is written down before.
+//! A callback may do anything: call other functions of its handle, read from it, close it, throw an
+//! exception, or jump out of the read. So while it runs, nothing is borrowed and no lock is held, and the
+//! state for the next read is stored before.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uchar};
@@ -18,7 +18,7 @@ use crate::turn::Seat;
 
 /// The number of packets that are filtered together, before the callback gets the first of them.
 const BATCH: usize = 64;
-/// The error for the second of two threads.
+/// The error if a second thread reads.
 const BUSY: &str = "the handle is being read by another thread";
 
 /// A live handle, and the right to read from it.
@@ -34,21 +34,23 @@ impl Reading {
             handle.fail(BUSY);
             return None;
         };
-        // To a read from whose callback this one comes.
+        // If this read comes from a callback of another read, that one must check its packets again.
         live.disturb();
         Some(Self { handle, live, seat })
     }
 
-    /// Ends the reading, and with it the handle if it was closed meanwhile.
+    /// Ends the read. Frees the handle if it was closed meanwhile.
     fn end(self, outcome: c_int) -> c_int {
-        // SAFETY: we have the turn; what was given out before is the program's only until now, and what
-        // `keep` gave stays.
+        // SAFETY: we have the turn. Packets that were handed out are valid only until now, except the one
+        // that `keep` returned, which stays valid.
         unsafe { self.live.tidy() };
         let was_closed = self.handle.turn.is_closed();
-        // It may be closed only now. Once the turn is left the handle may be gone.
+        // The handle may also be closed between these two calls. After `leave`, another thread may have freed
+        // it.
         let is_ours_to_free = self.handle.turn.leave(self.seat);
         if is_ours_to_free {
-            // SAFETY: it came from a box, is in the table no more, and of all who leave one gets here.
+            // SAFETY: the pointer came from a `Box`, is no longer in the table, and `leave` or `close`
+            // returns true only once.
             let _ = guarded(|| drop(unsafe { Box::from_raw(ptr::from_ref(self.handle).cast_mut()) }));
         }
         if was_closed || is_ours_to_free { ERROR_BREAK } else { outcome }
@@ -62,7 +64,7 @@ impl Reading {
         }
     }
 
-    /// Hands packets to `callback`, `limit` at most; as `pcap_dispatch`.
+    /// Hands packets to `callback`, at most `limit`, as `pcap_dispatch` does.
     #[inline]
     fn dispatch(&self, limit: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
         let limit = if limit <= 0 { c_int::MAX } else { limit };
@@ -74,7 +76,8 @@ impl Reading {
                 return self.failed(found);
             }
             loop {
-                // SAFETY: we have the turn, and what a callback was given is void when it returns.
+                // SAFETY: we have the turn, and packets are no longer valid after their callback has
+                // returned.
                 match unsafe { self.live.next_there(&mut batch, limit.abs_diff(count) as usize) } {
                     Found::Packets => {}
                     Found::Nothing => break,
@@ -100,7 +103,8 @@ impl Reading {
         }
     }
 
-    /// Hands packets to `callback` until it does something that makes the others void; gives how many.
+    /// Hands packets to `callback` until an event invalidates the rest of the batch; returns the number
+    /// handed out.
     #[inline]
     fn hand_out<const SIFTED: bool>(
         &self,
@@ -110,8 +114,8 @@ impl Reading {
     ) -> Result<c_int, c_int> {
         let mut packets = batch.packets().iter();
         while let Some(packet) = packets.next() {
-            // SAFETY: we have the turn, and there was no read since these packets were looked at. The program says
-            // that this is a callback, and header and data stay until it returns.
+            // SAFETY: we have the turn, and there was no read since these packets were filtered. The program
+            // guarantees that the callback is valid; header and data stay valid until it returns.
             unsafe {
                 self.live.hand_out::<SIFTED>(packet);
                 callback(user, &raw const packet.header, packet.data);
@@ -125,7 +129,7 @@ impl Reading {
         Ok(batch.packets().len() as c_int)
     }
 
-    /// Whether the rest of `batch` after `packet` is still valid, or the return value.
+    /// Whether the rest of `batch` after `packet` is still valid. An error is the return value of the read.
     #[cold]
     fn goes_on(&self, batch: &Batch<BATCH>, packet: &Delivered) -> Result<bool, c_int> {
         if self.handle.turn.is_closed() {
@@ -135,10 +139,11 @@ impl Reading {
         Ok(unsafe { self.live.goes_on(batch, packet) } && !self.live.is_broken_off())
     }
 
-    /// The next packet; as `pcap_next_ex`.
+    /// The next packet, as in `pcap_next_ex`.
     fn next(&self) -> Result<(*mut PacketHeader, *const u8), c_int> {
         loop {
-            // SAFETY: we have the turn, and what the last read gave out is void; the packet is the one that was handed out last.
+            // SAFETY: we have the turn, and the packets of the last read are no longer valid; this packet is
+            // the one that was handed out last.
             if let Some(packet) = unsafe { self.live.take_ahead() } {
                 // SAFETY: as above.
                 return Ok(unsafe { self.live.keep(&packet) });
@@ -169,13 +174,13 @@ unsafe extern "C-unwind" fn pcap_dispatch(
     let Some(callback) = callback else { return ERROR };
     let handle = match look_up(pcap) {
         Given::Ours(handle) => handle,
-        // SAFETY: the real library's own handle; the caller keeps pcap(3PCAP)'s rules.
+        // SAFETY: a handle of the real library; the caller follows pcap(3PCAP)'s rules.
         Given::Foreign(foreign) => return unsafe { real::dispatch(foreign, count, callback, user) },
         Given::Nothing => return ERROR,
     };
     match handle.live() {
         None => read_real(handle, |real| {
-            // SAFETY: the handle is open, and the caller keeps pcap(3PCAP)'s rules.
+            // SAFETY: the handle is open, and the caller follows pcap(3PCAP)'s rules.
             unsafe { real::dispatch(real, count, callback, user) }
         }),
         Some(live) => {
@@ -241,13 +246,13 @@ pub(crate) unsafe extern "C-unwind" fn pcap_next_ex(
     let Some(reading) = Reading::begin(handle, live) else { return ERROR };
     let outcome = match reading.next() {
         Ok((found_header, found_data)) => {
-            // SAFETY: the caller gives places for both.
+            // SAFETY: the caller passes valid pointers for both.
             unsafe { (*header, *data) = (found_header, found_data) };
             1
         }
         Err(outcome) => {
-            // Some programs look at the length before they look at what is returned.
-            // SAFETY: we have the turn, and the caller gives a place.
+            // Some programs read the length before they check the return value.
+            // SAFETY: we have the turn, and the caller passes a valid pointer.
             unsafe { *header = live.header() };
             outcome
         }
@@ -270,7 +275,7 @@ unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader
     let Some(reading) = Reading::begin(handle, live) else { return ptr::null() };
     let found = reading.next();
     let data = found.map_or(ptr::null(), |(found_header, data)| {
-        // SAFETY: the caller gives a place for the header; the other is the handle's.
+        // SAFETY: the caller passes a valid pointer for the header; the other header belongs to the handle.
         unsafe { *header = *found_header };
         data
     });
@@ -278,7 +283,7 @@ unsafe extern "C-unwind" fn pcap_next(pcap: *mut Pcap, header: *mut PacketHeader
     data
 }
 
-/// Reads from a handle of the real library, which does not know of other readers.
+/// Reads from the real library's handle. As in libpcap, other readers are not excluded.
 fn read_real<T>(handle: &'static Handle, read: impl FnOnce(*mut crate::abi::RealPcap) -> T) -> T {
     read(handle.real())
 }

@@ -1,5 +1,5 @@
-//! The system's libpcap, opened at the first call of a function: a program whose own errors depend on what its heap
-//! held before `main` behaves as with libpcap.
+//! The system's libpcap. It is opened at the first call of a function, so that loading this library does not
+//! change the heap: a faulty program that depends on the heap's contents at `main` behaves as with libpcap.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::abi::{Callback, Insn, PacketHeader, Program, RealPcap, Stats};
 use crate::{data, find};
 
-/// Opened, for good.
+/// The opened library, which is never closed.
 struct Library {
     handle: NonNull<c_void>,
     path: PathBuf,
 }
 
-// SAFETY: the loader's functions take its handles from any thread.
+// SAFETY: the loader's functions accept its handles from any thread.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
@@ -52,51 +52,53 @@ pub(crate) fn path() -> &'static Path {
     library.map_or(Path::new(""), |library| &library.path)
 }
 
-/// The error without a real library.
+/// The error if there is no real library.
 pub(crate) const MISSING: &str =
     "wirecap: the system's libpcap was not found; install it, or name it in WIRECAP_REAL_LIBPCAP";
 
-/// Opens the library so that its calls to its own functions stay in it, although we export the same names.
+/// Opens the library such that its calls to its own functions stay inside it, although this library exports
+/// the same names.
 ///
-/// A sanitizer's runtime does not take that flag. Without it such calls come to us, with handles of the real
-/// library's, which we hand on.
+/// A sanitizer's runtime does not support the flag for this, `RTLD_DEEPBIND`. Without it, such calls reach
+/// this library with handles of the real library, and are forwarded.
 fn open(path: &Path) -> Result<NonNull<c_void>, String> {
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| "a name has no zero byte".to_owned())?;
-    // SAFETY: it is the name of a symbol.
+    let name =
+        CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path contains a NUL byte".to_owned())?;
+    // SAFETY: the symbol's name is a string.
     let sanitized = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
     let own_calls = if sanitized { 0 } else { libc::RTLD_DEEPBIND };
-    // SAFETY: the name is a string; libpcap's initialisers do nothing to speak of.
+    // SAFETY: the name is a string, and libpcap's initialisers have no preconditions.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls) };
     let library = NonNull::new(library).ok_or_else(last_error)?;
     // SAFETY: the library is open.
     let is_ours = !unsafe { libc::dlsym(library.as_ptr(), c"wirecap_pcap_drop_in".as_ptr()) }.is_null();
     if is_ours {
-        // SAFETY: nothing of it is in use.
+        // SAFETY: nothing in the library is in use.
         unsafe { libc::dlclose(library.as_ptr()) };
         return Err("it is wirecap's own".to_owned());
     }
     Ok(library)
 }
 
-/// What the loader says went wrong in this thread.
+/// The loader's last error in this thread.
 fn last_error() -> String {
-    // SAFETY: the function has no conditions.
+    // SAFETY: the function has no preconditions.
     let text = unsafe { libc::dlerror() };
     match text.is_null() {
         true => "the loader does not say why".to_owned(),
-        // SAFETY: it is a string, which stays until this thread's next call of the loader.
+        // SAFETY: the string is valid until this thread's next call of the loader.
         false => unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned(),
     }
 }
 
-/// Looks up the functions that a signal handler may call, before there is a handle: the loader takes locks and
-/// allocates.
+/// Looks up the functions that a signal handler may call before there is a handle, because the loader takes
+/// locks and allocates memory.
 pub(crate) fn prepare_for_signals() {
-    // Whatever is missing is found again, and said, when it is called.
+    // If a function is missing, a call of it returns the default.
     let _ = (symbol::breakloop.get(), symbol::stats.get(), symbol::close.get());
 }
 
-/// A function of the real library's, looked up at its first use.
+/// A function of the real library, looked up at its first use.
 pub(crate) struct Symbol<F> {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -111,7 +113,7 @@ impl<F: Copy> Symbol<F> {
         Self { name, address: AtomicPtr::new(ptr::null_mut()), kind: PhantomData }
     }
 
-    /// The function; `None` where the real library has none, or is not there.
+    /// The function; `None` if the real library does not have it or is missing.
     #[inline]
     pub(crate) fn get(&self) -> Option<F> {
         const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
@@ -119,32 +121,33 @@ impl<F: Copy> Symbol<F> {
         if address.is_null() {
             address = self.look_up()?.as_ptr();
         }
-        // SAFETY: the sizes agree, the address is that of a function, and `new`'s caller vouches for its type.
+        // SAFETY: the sizes are equal, the address is that of a function, and the caller of `new` guarantees
+        // its type.
         Some(unsafe { transmute_copy(&address) })
     }
 
     #[cold]
     fn look_up(&self) -> Option<NonNull<c_void>> {
-        // SAFETY: the library is open for good, and the name is a string.
+        // SAFETY: the library is never closed, and the name is a string.
         let address = unsafe { libc::dlsym(library()?.as_ptr(), self.name.as_ptr()) };
         self.address.store(address, Ordering::Relaxed);
         NonNull::new(address)
     }
 }
 
-/// What functions without a result give.
+/// The default of functions without a return value.
 const NOTHING: () = ();
 
-/// Declares functions that call the real library's of the same name, or give a default without it.
+/// Declares functions that call those of the real library, or return a default if it is missing.
 macro_rules! functions {
     ($($name_of:literal fn $name:ident($($argument:ident: $kind:ty),*) $(-> $result:ty)? = $default:expr;)*) => {
-        /// The functions by our names for them.
+        /// The functions under the names that this library uses for them.
         #[allow(non_upper_case_globals, reason = "they are named like the functions that call them")]
         mod symbol {
             use super::*;
             $(
                 pub(super) static $name: Symbol<unsafe extern "C-unwind" fn($($kind),*) $(-> $result)?> = {
-                    // SAFETY: as pcap.h declares it.
+                    // SAFETY: pcap.h declares this type.
                     unsafe { Symbol::new($name_of) }
                 };
             )*
@@ -154,10 +157,10 @@ macro_rules! functions {
             ///
             /// # Safety
             ///
-            /// As pcap(3PCAP) has it for this function.
+            /// As documented in pcap(3PCAP) for this function.
             pub(crate) unsafe fn $name($($argument: $kind),*) $(-> $result)? {
                 match symbol::$name.get() {
-                    // SAFETY: the caller's promise.
+                    // SAFETY: guaranteed by the caller.
                     Some(function) => unsafe { function($($argument),*) },
                     None => $default,
                 }

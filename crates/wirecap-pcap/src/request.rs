@@ -1,4 +1,4 @@
-//! The settings that a program made before it activates a handle.
+//! The settings that a program makes before it activates a handle.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_int};
@@ -10,33 +10,35 @@ use wirecap::{Capture, CaptureBuilder, Engine, Timestamps};
 use crate::abi::{PRECISION_NANO, TSTAMP_HOST};
 use crate::settings::{Choice, Settings};
 
-/// M unless it is set: a block of the engine `packet` then has libpcap's 256 KiB.
+/// The default of M: a block of the engine `packet` has 256 KiB, as in libpcap.
 const CHUNK_CELLS: u32 = 128;
-/// R unless it is set: 16 MiB, eight times what libpcap takes.
+/// The default of R: a buffer of 16 MiB, eight times as much as libpcap's.
 const CHUNKS: u32 = 64;
-/// What libpcap takes.
+/// The default buffer of libpcap.
 const LIBPCAP_BYTES: u64 = 2 << 20;
-/// The minimum number of bytes that the kernel keeps of a packet, and the size of its header for each.
+/// The minimum number of bytes that the kernel keeps of a packet, and the size of the kernel's header for
+/// each packet.
 const SNAP_BYTES_MIN: u32 = 64;
 const PACKET_OVERHEAD: u64 = 96;
-/// Bytes of a cell, by which buffers are sized.
+/// Bytes of a cell, the unit of buffer sizes.
 const CELL_BYTES: u64 = 2048;
-/// What libpcap makes of a snapshot length that means nothing.
+/// libpcap's replacement for an invalid snapshot length.
 const SNAP_LEN_MAX: c_int = 262_144;
-/// How long it may wait where the program names no time. libpcap then lets packets wait until a block is
+/// How long a packet may wait if the program sets no timeout. libpcap then lets packets wait until a block is
 /// full, however long that takes.
 const UNNAMED_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// How often the watcher checks whether the program is still attached, beside what the kernel tells by itself.
+/// How often the watcher checks whether the XDP program is still attached, in addition to the kernel's
+/// notifications.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 /// Longer than any capture.
 const NEVER: Duration = Duration::from_secs(1_000_000);
 const ETHERNET_HEADER_BYTES: u32 = 14;
 
-/// What `pcap_create` and the setters were told.
+/// The arguments of `pcap_create` and the setters.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
-    /// The device; none is `any`.
+    /// The device; `None` for `any`.
     pub(crate) device: Option<Name>,
     pub(crate) snap_len: Option<c_int>,
     pub(crate) promiscuous: Option<c_int>,
@@ -49,11 +51,11 @@ pub(crate) struct Request {
     pub(crate) protocol: c_int,
 }
 
-/// A device's name: an interface, or receive queues of it (`eth0@2`).
+/// A device name: an interface, or receive queues of it (`eth0@2`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Name {
     pub(crate) interface: String,
-    /// `2`, `0-3`.
+    /// Such as `2` or `0-3`.
     pub(crate) queues: Option<String>,
 }
 
@@ -70,7 +72,7 @@ impl Name {
         }
     }
 
-    /// Like [`parse`](Self::parse), but a name that an interface has literally means that interface.
+    /// Like [`parse`](Self::parse), but if an interface has exactly this name, the name means that interface.
     pub(crate) fn of_device(name: &str) -> Self {
         let parsed = Self::parse(name);
         let is_interface = || {
@@ -84,12 +86,12 @@ impl Name {
         }
     }
 
-    /// Whether the name is a plain interface name for the engine.
+    /// Whether the engine parses the interface's name as an interface without receive queues.
     fn is_plain(&self) -> bool {
         Self::parse(&self.interface).queues.is_none()
     }
 
-    /// The name as it was.
+    /// The name as the program passed it.
     pub(crate) fn whole(&self) -> String {
         match &self.queues {
             Some(queues) => format!("{}@{queues}", self.interface),
@@ -114,7 +116,8 @@ impl Request {
         }
     }
 
-    /// The interface, if the engine supports the request: Ethernet frames as the host sees them.
+    /// The interface, if the engine supports the request: an Ethernet or loopback interface that is up, all
+    /// protocols, the host's timestamps, no monitor mode.
     pub(crate) fn served(&self, settings: &Settings) -> Option<Device> {
         let name = self.device.as_ref()?;
         let plain = self.rfmon == 0
@@ -134,15 +137,16 @@ impl Request {
         self.precision == PRECISION_NANO
     }
 
-    /// The requested capture of `device`; [`chunks`](Self::chunks) sets the size of its pools. Packets are complete:
-    /// filters read them before they are truncated.
+    /// The requested capture of `device`; [`chunks`](Self::chunks) sets the size of its pools. Packets are
+    /// captured in full length, because filters read them before they are truncated.
     pub(crate) fn builder(&self, device: &str, settings: &Settings) -> CaptureBuilder {
         let builder = Capture::on(device)
             .engine(engine(settings))
             .take(settings.take)
-            // libpcap has no thread, and its programs fork.
+            // No watcher thread with the engine `packet`: libpcap has no thread, and programs that use
+            // libpcap fork.
             .watched(engine(settings) != Engine::Packet)
-            // At low rates each look costs the process as much as a hundred packets.
+            // At low rates each check costs the process as much as a hundred packets.
             .look_every(LOOK_PERIOD)
             .promiscuous(self.promiscuous.is_some_and(|on| on != 0))
             .timestamps(self.timestamps())
@@ -151,29 +155,29 @@ impl Request {
         if self.is_immediate() { builder.immediate(self.snap_len()) } else { builder }
     }
 
-    /// The requested bytes of a packet.
+    /// The snapshot length.
     pub(crate) fn snap_len(&self) -> u32 {
         let asked = self.snap_len.filter(|bytes| (1..=SNAP_LEN_MAX).contains(bytes));
         asked.unwrap_or(SNAP_LEN_MAX).unsigned_abs()
     }
 
-    /// R; none for the engine's own choice.
+    /// R; `None` for the engine's default.
     pub(crate) fn chunks(&self, settings: &Settings) -> Option<u32> {
         match (settings.chunks, u64::try_from(self.buffer_bytes)) {
             (Some(chunks), _) => Some(chunks),
             (None, Ok(bytes @ 1..)) => {
                 let chunk_bytes = u64::from(chunk_cells(settings)) * CELL_BYTES;
-                // One chunk would leave the kernel nothing while the program has it.
+                // With one chunk, the kernel would have none while the program has it.
                 Some(bytes.div_ceil(chunk_bytes).max(2) as u32)
             }
             (None, _) if engine(settings) == Engine::Packet => Some(self.default_chunks(settings)),
-            // Cells of the engine `xdp` hold a packet each, however short: its own default.
+            // A cell of the engine `xdp` holds one packet, however short, so the engine's default applies.
             (None, _) => None,
         }
     }
 
-    /// R for as many packets of the requested length as complete frames fit into the maximum memory, and at least
-    /// libpcap's minimum.
+    /// R for a buffer that holds as many packets of the requested length as the default buffer has cells. The
+    /// buffer is at least as large as libpcap's default, and at most as large as this library's.
     fn default_chunks(&self, settings: &Settings) -> u32 {
         let kept = u64::from(self.snap_len().max(SNAP_BYTES_MIN)) + PACKET_OVERHEAD;
         let all = u64::from(CHUNKS * CHUNK_CELLS) * CELL_BYTES;
@@ -182,8 +186,9 @@ impl Request {
         bytes.div_ceil(chunk_bytes).max(2) as u32
     }
 
-    /// A clock reading for each packet is expensive, and most programs use microseconds: the engine `xdp` reads it for
-    /// some packets of a batch. Others read it for each in any case.
+    /// Reading the clock for each packet is expensive, and most programs use microseconds, so the engine
+    /// `xdp` reads it for some packets of a batch. With the engine `packet` the kernel reads it for each
+    /// packet in any case.
     fn timestamps(&self) -> Timestamps {
         if self.wants_nanos() { Timestamps::Packet } else { Timestamps::Batch }
     }
@@ -196,10 +201,11 @@ impl Request {
         }
     }
 
-    /// How long after it was begun the kernel hands a block over that is not full.
+    /// The time after which the kernel hands over a started block that is not full.
     fn retire_after(&self) -> Duration {
-        // What asks for less of each packet than its headers and names no time, as Wireshark's start page does of each
-        // interface, counts and reads nothing: the kernel needs no timer for it, as it needs none with libpcap.
+        // A program that requests less than the Ethernet header and sets no timeout, as Wireshark's start
+        // page does for each interface, only counts packets. The kernel needs no timer for its blocks, as
+        // with libpcap.
         if self.timeout_millis == 0 && self.snap_len() < ETHERNET_HEADER_BYTES {
             return NEVER;
         }
@@ -225,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_lists_of_queues_are_taken_off_names() {
+    fn only_lists_of_queues_are_removed_from_device_names() {
         let parts = |name: &str| {
             let name = Name::parse(name);
             (name.interface, name.queues)

@@ -1,4 +1,4 @@
-//! What the environment and the configuration file say: how captures are made, for programs that cannot ask.
+//! Settings from the environment and the configuration file, for programs that have no options for wirecap.
 
 use std::env;
 use std::fs;
@@ -8,20 +8,20 @@ use std::sync::OnceLock;
 
 use crate::find::has_elevated_rights;
 
-/// Where settings are for programs that get no environment, such as services.
+/// The settings of programs without these environment variables, such as services.
 const FILE: &str = "/etc/wirecap/pcap.conf";
-/// Names another file.
+/// The environment variable with the path of another file.
 const FILE_VARIABLE: &str = "WIRECAP_PCAP_CONF";
-/// The settings: `engine` in the file, `WIRECAP_ENGINE` in the environment, which prevails.
+/// The settings. `engine` in the file is `WIRECAP_ENGINE` in the environment, which takes precedence.
 const NAMES: [&str; 8] = ["engine", "m", "r", "t", "workers", "group", "take", "verbose"];
 
-/// By what live captures are made.
+/// What performs live captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
-    /// The engine that leaves the host its packets: nothing changes for it.
+    /// The engine that captures copies, so nothing changes for the host.
     Packet,
     Xdp,
-    /// `xdp` where the host misses nothing by it.
+    /// `xdp` if the host does not use the interface, otherwise `packet`.
     Auto,
     /// The real library.
     Off,
@@ -30,7 +30,7 @@ pub(crate) enum Choice {
 /// The settings of captures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settings {
-    /// None: not set, so that whatever goes wrong with the engine may be left to the real library.
+    /// `None` if not set: then the real library may capture if the engine fails.
     pub(crate) engine: Option<Choice>,
     /// M, R and T.
     pub(crate) chunk_cells: Option<u32>,
@@ -53,7 +53,7 @@ impl Settings {
         SETTINGS.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// Whether a setting says how to capture, so that a failure must be reported.
+    /// Whether the settings request an engine or a group, so that a failure must be reported.
     pub(crate) fn is_explicit(&self) -> bool {
         self.engine.is_some() || self.group.is_some()
     }
@@ -67,7 +67,7 @@ impl Settings {
         let path = variable(FILE_VARIABLE).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            // One that a confined program may not read is none to it: AppArmor's profiles do not know of it.
+            // A file that a confined program may not read is ignored: AppArmor's profiles do not list it.
             Err(error) if matches!(error.kind(), NotFound | PermissionDenied) => String::new(),
             Err(error) => return Err(format!("cannot read {}: {error}", path.display())),
         };
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_instructions_are_rejected_with_their_index() {
+    fn invalid_settings_are_rejected_with_their_name_or_line() {
         for (text, reason) in [
             ("engine = dpdk", "invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
             ("m = 0", "'0': expected a number of at least 1"),

@@ -1,4 +1,4 @@
-//! The few system calls on packet sockets that neither the engine nor a crate has.
+//! System calls on packet sockets that neither the engine nor a crate provides.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_short};
@@ -17,7 +17,7 @@ pub(crate) fn silence(descriptor: c_int, ifindex: u32) -> io::Result<()> {
     bind(descriptor, ifindex, NO_PROTOCOL)
 }
 
-/// A packet socket to send by, which receives nothing.
+/// A packet socket that only sends.
 pub(crate) fn sender(ifindex: u32) -> io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     bind(socket.as_raw_fd(), ifindex, 0)?;
@@ -40,10 +40,10 @@ fn bind(descriptor: c_int, ifindex: u32, protocol: u16) -> io::Result<()> {
     if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Waits until one of them is readable, without limit unless one is given; returns the events of each, or none if the
-/// wait was interrupted.
+/// Waits until a descriptor is readable, for at most `longest` if given. Returns the events of each, or none
+/// after a timeout or an interrupted wait.
 ///
-/// The thread may be cancelled here, and no frame on the way to the program may catch the resulting unwinding.
+/// The thread may be cancelled here, and no function between here and the program may catch that unwinding.
 pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N], longest: Option<Duration>) -> [c_short; N] {
     unsafe extern "C-unwind" {
         fn poll(polled: *mut libc::pollfd, count: libc::nfds_t, longest_millis: c_int) -> c_int;
@@ -53,14 +53,14 @@ pub(crate) fn wait<const N: usize>(descriptors: [RawFd; N], longest: Option<Dura
         longest.as_secs() as c_int * 1000 + longest.subsec_micros().div_ceil(1000) as c_int
     };
     let longest_millis = longest.map_or(-1, whole_millis);
-    // SAFETY: there are as many as is said.
+    // SAFETY: the array has as many elements as the call states.
     match unsafe { poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, longest_millis) } {
         1.. => polled.map(|polled| polled.revents),
         _ => [0; N],
     }
 }
 
-/// The state of a socket that can be queried without waiting.
+/// The state of a socket's interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     /// Nothing is wrong.
@@ -71,8 +71,8 @@ pub(crate) enum Health {
     Gone,
 }
 
-/// Looks whether the interface of `socket` is still there, if the socket says that something happened, or
-/// the interface is `down` already.
+/// Checks whether the interface of `socket` still exists, if the socket reports an error or the interface is
+/// already `down`.
 pub(crate) fn health(socket: BorrowedFd<'_>, ifindex: u32, down: bool) -> Health {
     let mut polled = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,8 +1,8 @@
-//! The table whose places programs hold as their `pcap_t *`.
+//! The table of handles. A program's `pcap_t *` is the address of a slot.
 //!
-//! A handle is recognised by its address: one that was closed, or never opened, finds its place empty, and
-//! one of the real library's own lies outside the table. Looking one up takes no lock, so a signal handler
-//! may. Places are used again as late as possible.
+//! A handle is recognised by its address: the slot of a handle that was closed or never opened is empty, and
+//! a handle of the real library is outside the table. A lookup takes no lock, so a signal handler may do it.
+//! Slots are reused as late as possible.
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -16,24 +16,24 @@ use crate::handle::Handle;
 use crate::request::Request;
 use crate::{failure, real};
 
-/// More handles than a process has descriptors for.
+/// The maximum number of open handles.
 const PLACES: usize = 1 << 16;
 const PLACE_BYTES: usize = size_of::<AtomicPtr<Handle>>();
 
 static TABLE: [AtomicPtr<Handle>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
 static FREE: Mutex<Free> = Mutex::new(Free { unused: 0, left: VecDeque::new() });
 
-/// The places without a handle.
+/// The slots without a handle.
 struct Free {
-    /// From here on no place was ever used.
+    /// The first slot that was never used.
     unused: usize,
-    /// Places that were left, the one left first in front.
+    /// Slots whose handles were removed, in order of removal.
     left: VecDeque<usize>,
 }
 
 impl Free {
     fn take(&mut self) -> Option<usize> {
-        // An unused place is better than one whose former holder may still use it.
+        // A slot that was never used is better than one whose closed handle a program may still use.
         if self.unused < PLACES {
             self.unused += 1;
             return Some(self.unused - 1);
@@ -45,15 +45,15 @@ impl Free {
 /// A handle as passed by a program.
 #[derive(Clone, Copy)]
 pub(crate) enum Given {
-    /// A handle.
+    /// A handle of this library.
     Ours(&'static Handle),
-    /// A handle of the real library's own: it calls us where it means itself.
+    /// A handle of the real library, whose calls to its own functions reach this library.
     Foreign(*mut RealPcap),
     /// Null, or a handle that was closed.
     Nothing,
 }
 
-/// Looks a handle up.
+/// Looks up a handle.
 #[inline]
 pub(crate) fn look_up(pcap: *mut Pcap) -> Given {
     let offset = pcap.addr().wrapping_sub(TABLE.as_ptr().addr());
@@ -63,8 +63,8 @@ pub(crate) fn look_up(pcap: *mut Pcap) -> Given {
             if handle.is_null() || !offset.is_multiple_of(PLACE_BYTES) {
                 return Given::Nothing;
             }
-            // SAFETY: handles in the table are freed by `pcap_close` only, after they were taken out; what
-            // happens to who uses a handle while closing it is what happens with libpcap.
+            // SAFETY: a handle is freed only after `pcap_close` has removed it from the table. Using a handle
+            // while another thread closes it is undefined, as with libpcap.
             Given::Ours(unsafe { &*handle })
         }
         None if pcap.is_null() => Given::Nothing,
@@ -72,19 +72,19 @@ pub(crate) fn look_up(pcap: *mut Pcap) -> Given {
     }
 }
 
-/// Whether it is a place of the table, and no handle of the real library's.
+/// Whether it is a slot of the table, and not a handle of the real library.
 pub(crate) fn is_place(pcap: *const Pcap) -> bool {
     pcap.addr().wrapping_sub(TABLE.as_ptr().addr()) < PLACES * PLACE_BYTES
 }
 
-/// Puts a handle in; gives it back if there are too many.
+/// Adds a handle; returns it as an error if the table is full.
 pub(crate) fn insert(handle: Box<Handle>) -> Result<*mut Pcap, Box<Handle>> {
     let Some(place) = FREE.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Err(handle) };
     TABLE[place].store(Box::into_raw(handle), Ordering::Release);
     Ok((&raw const TABLE[place]).cast_mut().cast())
 }
 
-/// Takes a handle out; the caller decides when to free it. `None` if it is not there any more.
+/// Removes a handle; the caller decides when to free it. `None` if it is no longer in the table.
 pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
     let place = pcap.addr().wrapping_sub(TABLE.as_ptr().addr()) / PLACE_BYTES;
     let handle = TABLE.get(place)?.swap(ptr::null_mut(), Ordering::AcqRel);
@@ -95,19 +95,19 @@ pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
     Some(handle)
 }
 
-/// Gives a handle of the real library's a place in the table; null stays null.
+/// Adds a handle of the real library to the table; null stays null.
 ///
 /// # Safety
 ///
 /// `real` must be null, or open and without another user, and `errors` as for [`failure::write`].
 pub(crate) unsafe fn adopt(real: *mut RealPcap, request: Option<Request>, errors: *mut c_char) -> *mut Pcap {
-    // The real library may have called us for its return value.
+    // The real library may have obtained its return value by calling this library.
     if real.is_null() || is_place(real.cast()) {
         return real.cast();
     }
     real::prepare_for_signals();
     insert(Box::new(Handle::new(real, request))).unwrap_or_else(|_too_many| {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { failure::write(errors, "too many handles are open") };
         ptr::null_mut()
     })

@@ -10,34 +10,35 @@ use rustix::thread::gettid;
 
 /// No thread reads.
 const NO_THREAD: usize = 0;
-/// No thread ever will.
+/// The handle is being freed, so no thread may read any more.
 const FREED: usize = usize::MAX;
 
-/// The reader's seat of a handle.
+/// The right to read from a handle, called its seat.
 ///
-/// A callback may leave a read by longjmp or by an exception that passes us without a trace, and a thread may
-/// be cancelled, so a seat may be taken by a call that is no more. The same thread gets it again in any case, and
-/// whether the call that took it still runs can be told from where its frame was on the stack; another thread
-/// gets it if the one that took it is no more.
+/// A callback may leave a read by longjmp or by an exception, of which this library is not notified, and a
+/// thread may be cancelled. So the seat may belong to a call that has ended. The same thread always gets the
+/// seat again; the address of the call's stack frame shows whether that call still runs. Another thread gets
+/// the seat if the thread that took it has ended.
 #[derive(Debug)]
 pub(crate) struct Turn {
     thread: AtomicUsize,
     /// The position of the reading call on its thread's stack.
     frame: AtomicUsize,
-    /// The handle was closed during a read.
+    /// The handle was closed.
     closed: AtomicBool,
 }
 
-/// The place of a call among the calls that read from a handle.
+/// The position of a reading call among nested ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Seat {
-    /// The only one.
+    /// The outermost call.
     First,
-    /// One from a callback of another.
+    /// A call from a callback of another one.
     Nested,
 }
 
-/// This thread's number. In a child process it keeps the one that it had in its parent.
+/// This thread's number, which is its id. After a fork the child's thread keeps the number that it had in the
+/// parent.
 fn this_thread() -> usize {
     thread_local!(static NUMBER: Cell<usize> = const { Cell::new(NO_THREAD) });
     NUMBER.with(|number| {
@@ -50,7 +51,7 @@ fn this_thread() -> usize {
 
 /// Whether no thread of this process has this number.
 fn is_gone(thread: usize) -> bool {
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks whether the thread exists.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, getpid().as_raw_pid(), thread, 0) };
     sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
@@ -87,7 +88,7 @@ impl Turn {
         Some(Seat::First)
     }
 
-    /// Leaves the seat. Whether it is now the caller's to free the handle.
+    /// Leaves the seat. Returns whether the caller must free the handle.
     #[inline]
     #[must_use = "no other code frees the handle"]
     pub(crate) fn leave(&self, seat: Seat) -> bool {
@@ -98,8 +99,8 @@ impl Turn {
         self.is_closed() && self.take_from(NO_THREAD)
     }
 
-    /// Whether a call that reads stands below the caller on this thread's stack: the caller is a callback, or a signal
-    /// handler that interrupted the read.
+    /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler that
+    /// interrupted the read.
     pub(crate) fn is_on_this_stack(&self) -> bool {
         let mark = 0_u8;
         let owner = self.thread.load(Ordering::Relaxed);
@@ -108,7 +109,7 @@ impl Turn {
             && (&raw const mark).addr() < self.frame.load(Ordering::Relaxed)
     }
 
-    /// Closes the handle. Whether it is the caller's to free it: if not, the reading thread will.
+    /// Closes the handle. Returns whether the caller must free it; if not, the reading thread does.
     #[must_use = "no other code frees the handle"]
     pub(crate) fn close(&self) -> bool {
         let owner = self.thread.load(Ordering::Relaxed);
@@ -127,7 +128,8 @@ impl Turn {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Of all who try after the handle was closed one succeeds, and not while another thread than `owner` reads.
+    /// Claims the right to free the closed handle. Only one caller succeeds, and none while a thread other
+    /// than `owner` reads.
     fn take_from(&self, owner: usize) -> bool {
         self.thread.compare_exchange(owner, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
@@ -167,7 +169,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| turn.enter().unwrap());
         });
-        // It is joined a moment before the kernel has forgotten it.
+        // The join may return shortly before the kernel has removed the thread.
         while !is_gone(turn.thread.load(Ordering::Relaxed)) {
             std::thread::yield_now();
         }
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_whose_thread_is_gone_is_free() {
+    fn a_seat_is_free_after_its_thread_has_ended() {
         assert_eq!(orphaned().enter(), Some(Seat::First));
         assert!(orphaned().close(), "no thread reads any more");
     }

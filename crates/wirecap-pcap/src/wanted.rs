@@ -1,4 +1,5 @@
-//! Filters that run here: on what the kernel's could not decide about, or could not take.
+//! Filters that run in user space: on packets that arrived before the kernel had the filter, or on all
+//! packets if the kernel cannot run it.
 #![allow(unsafe_code)]
 
 use wirecap::Packet;
@@ -16,24 +17,24 @@ pub(crate) const RETURN: u16 = 0x06;
 /// `ret a`.
 pub(crate) const RETURN_A: u16 = 0x16;
 
-/// Which packets a program accepts, and how much of each.
+/// Which packets a filter program accepts, and how much of each.
 #[derive(Debug)]
 pub(crate) enum Wanted {
-    /// All of them.
+    /// All packets, up to this length.
     All(u32),
     Compiled(CompiledFilter),
-    /// For the real library's interpreter: what our own does not take.
+    /// Programs that our compiler rejects, for the real library's interpreter.
     Classic(Vec<ClassicInsn>),
 }
 
 impl Wanted {
-    /// What `program` says, which the real library found to be sound.
+    /// The filter of `program`, which the real library has validated.
     ///
     /// # Safety
     ///
-    /// The program must have as many instructions as it says.
+    /// As for [`Program::classic`].
     pub(crate) unsafe fn new(program: &Program) -> Self {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let insns = unsafe { program.classic() };
         if let [ClassicInsn { code: RETURN, k: bytes @ 1.., .. }] = *insns {
             return Self::All(bytes);
@@ -45,8 +46,9 @@ impl Wanted {
         }
     }
 
-    /// How many bytes of `packet` to keep; 0: none of it. The program runs on what the kernel's filters see:
-    /// the packet without the tag that was taken out and put back, for which `room` serves.
+    /// How many bytes of `packet` to keep; 0 if it does not match. The program sees the packet as the
+    /// kernel's filters do: without the VLAN tag that the kernel removed and the engine reinserted. `room` is
+    /// a buffer for this form.
     pub(crate) fn kept(&self, packet: &Packet<'_>, ifindex: u32, room: &mut Vec<u8>) -> u32 {
         let data = packet.data();
         let tag = packet.tag_put_back();
@@ -72,7 +74,7 @@ impl Wanted {
         match self {
             Self::All(bytes) => *bytes,
             Self::Compiled(filter) => filter.matches(packet, wire_len, context),
-            // SAFETY: the real library found the program sound, and checks each load against the length.
+            // SAFETY: the real library has validated the program, and checks each load against the length.
             Self::Classic(insns) => unsafe {
                 real::bpf_filter(insns.as_ptr().cast(), packet.as_ptr(), wire_len, packet.len() as u32)
             },

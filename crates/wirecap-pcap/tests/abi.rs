@@ -1,4 +1,4 @@
-//! Programs see what libpcap exports, and get from it what libpcap gives.
+//! The drop-in exports libpcap's symbols, and its functions behave like libpcap's.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::Command;
 use common::{Bed, Library, built, compile, drop_in, said, system_library};
 use wirecap_testbed::privileged;
 
-/// What a library exports: names, with the size of what is not a function.
+/// The symbols that a library exports, with the size of those that are not functions.
 fn exports(library: &Path) -> BTreeMap<String, Option<u64>> {
     let output = Command::new("nm").args(["-D", "-S", "--defined-only"]).arg(library).output().unwrap();
     let text = said(&output);
@@ -33,7 +33,7 @@ fn all_symbols_of_the_systems_library_are_exported() {
 }
 
 #[test]
-fn programs_that_were_linked_with_libpcap_find_the_drop_in_and_it_the_real_one() {
+fn programs_linked_with_libpcap_load_the_drop_in_which_finds_the_real_library() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("names.c", folder.path(), &[]);
     let bed_less = |variable: &str, value: &Path| {
@@ -55,7 +55,7 @@ fn without_the_real_library_there_is_a_clear_error() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("names.c", folder.path(), &[]);
     let mut command = Command::new(&program);
-    // That it is told to use itself is the same as that there is none.
+    // A drop-in that is set as its own real library behaves as if there was none.
     command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_REAL_LIBPCAP", drop_in().join("libpcap.so.1"));
     let text = said(&command.output().unwrap());
     assert!(text.contains("wirecap: the system's libpcap was not found; install it, or name it"), "{text}");
@@ -63,7 +63,7 @@ fn without_the_real_library_there_is_a_clear_error() {
     assert!(text.contains("open: wirecap: the system's libpcap was not found"), "{text}");
 }
 
-/// What the walk says with a library, on a bed of its own.
+/// The output of walk.c with a library, on a separate bed.
 fn walk(program: &Path, library: Library) -> String {
     let bed = Bed::new();
     bed.ip("link add down0 type veth peer name down1");
@@ -73,7 +73,7 @@ fn walk(program: &Path, library: Library) -> String {
 }
 
 #[test]
-fn a_walk_through_the_interface_finds_the_same_with_both_libraries() {
+fn the_functions_of_the_api_behave_the_same_with_both_libraries() {
     if !privileged() {
         return;
     }

@@ -1,5 +1,5 @@
-// Thousands of reads, each broken off once by a signal at a random moment: before it, while it waits or rests, or while packets
-// come. Every read must end. Run with two libraries it says the same twice.
+// Thousands of reads, each interrupted once by a signal at a random moment: before it starts, while it waits
+// or rests, or while packets arrive. Every read must end. The output must be the same with both libraries.
 //
 // breaking CAPTURED SENT READS immediate|blocks
 #include <net/if.h>
@@ -15,7 +15,8 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-// The longest time until a read is broken off, and between two frames: several of libpcap's timeouts of 1 ms.
+// The longest time until a read is interrupted, and between two frames: several times the handle's timeout of
+// 1 ms.
 enum { LONGEST_MICROS = 3000 };
 // No read takes that long, however busy the machine.
 enum { PATIENCE_MICROS = 60 * 1000 * 1000 };
@@ -27,7 +28,7 @@ static volatile sig_atomic_t breaks;
 
 static long random_micros(void) { return 1 + random() % LONGEST_MICROS; }
 
-// Sends frames at random moments, and ends the reader if one of its reads does not end.
+// Sends frames at random moments, and kills the reader if one of its reads does not end.
 static void send_and_watch(const char *device, pid_t reader) {
     int sender = socket(AF_PACKET, SOCK_RAW, 0);
     struct sockaddr_ll to = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(device)};
@@ -61,7 +62,7 @@ static void count(unsigned char *user, const struct pcap_pkthdr *header, const u
     ++*(long *)user;
 }
 
-// Reads until that is broken off, by each of the three functions in turn.
+// Reads until the read is interrupted, with each of the three functions in turn.
 static int read_on(long number, long *packets) {
     struct pcap_pkthdr *header;
     const unsigned char *data;

@@ -1,4 +1,5 @@
-// Handles that one thread closes while another reads from them: each is freed once, whichever of both comes last.
+// One thread closes handles while another reads from them: each handle is freed once, by the thread that
+// finishes last.
 //
 // closing TAP ROUNDS
 #include <dirent.h>

@@ -1,7 +1,7 @@
 #!/bin/sh
-# confined.sh [TREE]: tcpdump under Debian's AppArmor profile, on wirecap's libpcap, as root. It changes the profile and the
-# configuration of the machine: `make confined` runs it in the virtual machine of `make nics`. TREE is where install-pcap has
-# put its files (DESTDIR), which are copied into place first.
+# confined.sh [TREE]: tests tcpdump under Debian's AppArmor profile with wirecap's libpcap, as root. It
+# changes the profile and the configuration of the machine, so `make confined` runs it in the virtual machine
+# of `make nics`. TREE is the DESTDIR of install-pcap; its files are installed first.
 set -eu
 say() { echo "ok: $1"; }
 fail() { echo "failed: $1"; exit 1; }
@@ -17,27 +17,27 @@ trap 'ip link del $device; [ ! -e "$local.kept" ] || mv "$local.kept" "$local"; 
 ip link set $device up
 ip link set conf1 up
 cp "$local" "$local.kept" 2>/dev/null || : > "$local.kept"
-# A user to change to is not on every machine.
+# Not every machine has the user that tcpdump changes to.
 capture() { timeout -s INT 5 wirecap-pcap "$@" tcpdump -Z root -ni $device -c 1 2>&1 || :; }
 
-# Without the abstraction the loader takes the system's library, and it is said.
+# Without the abstraction the loader uses the system's library, and wirecap-pcap reports it.
 : > "$local"
 apparmor_parser -r "$profile"
 said=$(capture)
-case $said in *"and not wirecap's"*) say "the other library is named" ;; *) fail "nothing was said: $said" ;; esac
-case $said in *"listening on $device"*) say "it captures all the same" ;; *) fail "it does not capture: $said" ;; esac
+case $said in *"and not wirecap's"*) say "the loaded library is reported" ;; *) fail "the loaded library is not reported: $said" ;; esac
+case $said in *"listening on $device"*) say "tcpdump captures with the system's library" ;; *) fail "tcpdump does not capture: $said" ;; esac
 
-# With it the drop-in captures.
+# With the abstraction the drop-in captures.
 echo 'include <abstractions/wirecap-pcap>' > "$local"
 apparmor_parser -r "$profile"
 said=$(capture -v)
 case $said in *"captured by the engine packet"*) say "the engine captures" ;; *) fail "the engine does not: $said" ;; esac
 
-# A configuration that the profile does not allow is none.
+# A configuration file that the profile does not allow is ignored.
 mkdir -p /etc/wirecap
 echo 'engine = nonsense' > /etc/wirecap/pcap.conf
 sed -i '/pcap.conf/d' /etc/apparmor.d/abstractions/wirecap-pcap
 apparmor_parser -r "$profile"
 said=$(capture)
 rm /etc/wirecap/pcap.conf
-case $said in *"listening on $device"*) say "a configuration that may not be read is none" ;; *) fail "$said" ;; esac
+case $said in *"listening on $device"*) say "a configuration file that may not be read is ignored" ;; *) fail "$said" ;; esac

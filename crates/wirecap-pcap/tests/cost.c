@@ -1,7 +1,8 @@
-// What a handle costs that is opened only to look, as Wireshark's start page does for every interface.
+// The cost of a handle that is opened only for its counters, as Wireshark's start page does for every
+// interface.
 //
-// cost DEVICE SNAPLEN: says of a handle how many descriptors it has, how many KiB of rings, and how often the interface was asked
-// to be promiscuous; and how many system calls opening it takes, and how many bytes these receive.
+// cost DEVICE SNAPLEN: prints the descriptors of a handle, the KiB of its rings, and the interface's
+// promiscuity counter; then the system calls for opening a handle, and the bytes that these receive.
 #include <dirent.h>
 #include <pcap/pcap.h>
 #include <signal.h>
@@ -53,7 +54,7 @@ static pcap_t *open_handle(char **argv) {
 
 static int receives(long call) { return call == SYS_read || call == SYS_recvfrom || call == SYS_recvmsg; }
 
-// Opens a handle in a traced child.
+// Counts the system calls for opening a handle, in a traced child.
 static void count_calls(char **argv) {
     pid_t child = fork();
     if (child == 0) {
@@ -82,7 +83,7 @@ static void count_calls(char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 3) return 2;
-    // The first handle opens more than its own.
+    // The first handle also opens what all handles share.
     pcap_close(open_handle(argv));
     int before = descriptors();
     pcap_t *p = open_handle(argv);

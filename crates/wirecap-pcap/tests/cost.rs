@@ -1,4 +1,4 @@
-//! What a handle costs.
+//! The resources that a handle uses.
 
 mod common;
 
@@ -13,7 +13,7 @@ use wirecap_testbed::privileged;
 const ROUTES: u32 = 50_000;
 const PAIRS: u32 = 50;
 
-/// The numbers that the program says, by their names.
+/// The numbers that the program prints, by name.
 fn cost(bed: &Bed, program: &Path, library: Library, snap_len: &str) -> impl Fn(&str) -> u64 {
     let output = bed.run(bed.command(program, library).args(["a1", snap_len]));
     assert!(output.status.success(), "{library:?}: {}", said(&output));
@@ -33,18 +33,18 @@ fn a_handle_uses_no_more_resources_than_requested() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("cost.c", folder.path(), &[]);
     let bed = Bed::new();
-    // What looks at headers only gets as much memory as from libpcap, to a block.
+    // A program that reads only headers gets as much memory as with libpcap, up to one block more.
     let (theirs, ours) =
         (cost(&bed, &program, Library::System, "68"), cost(&bed, &program, Library::DropIn, "68"));
     assert!(ours("ring_kib") <= theirs("ring_kib") + 256);
     assert_eq!(ours("promiscuity"), theirs("promiscuity"));
     assert!(ours("descriptors") <= 6);
-    // What asks for whole packets gets eight times as much, and nothing else is different.
+    // A program that requests complete packets gets eight times as much.
     assert!(cost(&bed, &program, Library::DropIn, "262144")("ring_kib") > 16_000);
 }
 
 #[test]
-fn opening_does_not_ask_for_the_hosts_routes_and_interfaces() {
+fn opening_does_not_query_the_hosts_routes_and_interfaces() {
     if !privileged() {
         return;
     }
@@ -71,7 +71,8 @@ fn opening_does_not_ask_for_the_hosts_routes_and_interfaces() {
     }
 }
 
-/// What the program prints on one library, for so many packets with so many microseconds between them.
+/// The program's output with a library; `packets` has the number of packets and the microseconds between
+/// them.
 fn wake_ups(program: &Path, library: Library, engine: &str, packets: [&str; 2], mode: &str) -> String {
     let bed = Bed::new();
     let mut command = bed.command(program, library);

@@ -1,4 +1,4 @@
-// Does with a handle what it is told to, line by line, and says what came of it.
+// Executes commands on a handle, one per line, and prints the results.
 //
 // filters DEVICE
 #include <pcap/pcap.h>
@@ -25,7 +25,7 @@ static int cut(unsigned bytes) {
     return pcap_setfilter(p, &program);
 }
 
-// Shows what is left of a packet, and the low byte of its number.
+// Prints the low byte of a packet's number, or the packet's length if the number was truncated.
 static void show(unsigned char *user, const struct pcap_pkthdr *header, const unsigned char *data) {
     (void)user;
     if (header->caplen > 55) printf(" %d", data[55]);
@@ -36,7 +36,7 @@ static void show(unsigned char *user, const struct pcap_pkthdr *header, const un
 
 static void read_all(void) {
     char errbuf[PCAP_ERRBUF_SIZE];
-    usleep(100000); // longer than packets are kept back here
+    usleep(100000); // longer than the kernel keeps packets here
     pcap_setnonblock(p, 1, errbuf);
     if (pcap_dispatch(p, -1, show, NULL) < 0) printf(" %s", pcap_geterr(p));
     while (pcap_dispatch(p, -1, show, NULL) > 0);

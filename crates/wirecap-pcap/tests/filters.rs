@@ -1,4 +1,4 @@
-//! Filters that are set while packets come and wait, as libpcap does it and by both engines.
+//! Filters that are set while packets arrive and wait, with libpcap and with both engines.
 
 mod common;
 
@@ -15,10 +15,10 @@ use wirecap_testbed::{
 /// How long to wait for a frame that must not come.
 const SILENCE: Duration = Duration::from_millis(100);
 
-/// A library, and the engine under it.
+/// A library, and the engine that it uses.
 type Contender = (Library, &'static str);
 
-/// A program that does with a handle what it is told to.
+/// A program that executes commands on a handle.
 struct Puppet {
     child: Child,
     orders: ChildStdin,
@@ -45,13 +45,13 @@ impl Puppet {
         line.trim_end().to_owned()
     }
 
-    /// What it says to an order.
+    /// Sends a command and returns the answer.
     fn tell(&mut self, order: &str) -> String {
         writeln!(self.orders, "{order}").unwrap();
         self.answer()
     }
 
-    /// Ends it, with its last word on what was received and dropped.
+    /// Ends the program, and returns its counts of received and dropped packets.
     fn end(mut self) -> String {
         let books = self.tell("stats");
         let Self { child, orders, answers, _folder } = self;
@@ -61,7 +61,7 @@ impl Puppet {
     }
 }
 
-/// Frames with these numbers. Every third is TCP by its header.
+/// Frames with these numbers. Every third has TCP in its header.
 fn frames(bed: &Bed, sequences: Range<u64>) -> impl Iterator<Item = Vec<u8>> {
     let traffic = Traffic::to(&bed.pair.receiver);
     sequences.map(move |sequence| {
@@ -78,7 +78,7 @@ fn send(bed: &Bed, sequences: Range<u64>) {
     frames(bed, sequences).for_each(|frame| sender.send(&frame).unwrap());
 }
 
-/// Sets filters behind, before and between packets, and gives the account at the end.
+/// Sets filters after, before and between packets, and returns the counts at the end.
 fn change_filters(bed: &Bed, contender: Contender) -> String {
     let mut puppet = Puppet::start(bed, contender, "a1");
     send(bed, 0..6);
@@ -110,7 +110,8 @@ fn filters_change_as_with_libpcap_and_the_host_gets_packets_that_xdp_rejects() {
         return;
     }
     let theirs = change_filters(&Bed::new(), (Library::System, ""));
-    // The kernel's filter passed also what a later filter refused: two before the first one, and one behind a callback.
+    // The kernel's filter also passed packets that a later filter rejected: two before the first filter, and
+    // one after a callback.
     let delivered = 8 + 2 + 2 + 5 + 2 + 5;
     assert_eq!(theirs, format!("stats {} 0", delivered + 2 + 1));
     let books = change_filters(&Bed::new(), (Library::DropIn, "packet"));
@@ -123,7 +124,8 @@ fn filters_change_as_with_libpcap_and_the_host_gets_packets_that_xdp_rejects() {
     while let Some(frame) = host.receive(SILENCE).unwrap() {
         passed.extend(Stamp::of(frame).map(|stamp| stamp.sequence));
     }
-    // Of the rest the one who set the last filter had no right to load programs.
+    // The host does not get packets that the last filter rejects: it was set without the privilege to load
+    // programs.
     assert_eq!(passed, [6, 9, 13, 14, 16, 17, 19, 20, 22, 23]);
 }
 
@@ -132,7 +134,7 @@ fn waiting_packets_are_filtered_again_in_each_ring() {
     if !privileged() {
         return;
     }
-    // A packet socket counts what came before its filter, too, as with libpcap.
+    // A packet socket also counts packets that arrived before its filter, as with libpcap.
     for (engine, device, counted) in [("packet", "a1@0-1", 68), ("xdp", "a1", 6)] {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500).unwrap();

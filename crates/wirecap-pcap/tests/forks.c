@@ -1,7 +1,7 @@
-// Handles of processes that fork: the parent goes on, or the child, or both. Run with two libraries it says the same
-// twice.
+// Handles of processes that fork: the parent continues, or the child, or both. The output must be the same
+// with both libraries.
 //
-// forks TAP PEER [alone]       alone: only what works where one process at a time can read
+// forks TAP PEER [alone]       alone: only the cases in which one process at a time reads
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -21,7 +21,7 @@ enum { MOST = 20000, FIRST_KIND = 0x88b5, KINDS = 16 };
 static const char *tap;
 static int wire;
 static char errbuf[PCAP_ERRBUF_SIZE];
-// How often each frame was seen, by whom, in shared memory.
+// How often each process has seen each frame, in shared memory.
 static unsigned char (*seen)[MOST];
 static volatile int *turn;
 // The EtherType of all frames.
@@ -60,7 +60,7 @@ static pcap_t *open_tap(void) {
     return p;
 }
 
-// Reads for a while; gives what was read.
+// Reads for a while; returns the number of packets.
 static int read_for(pcap_t *p, int who, int time) {
     struct side side = {who, 0};
     pcap_setnonblock(p, 1, errbuf);
@@ -82,8 +82,8 @@ static void see_kind(unsigned char *user, const struct pcap_pkthdr *header, cons
     if (header->caplen >= 14 && number >= 0 && number < KINDS) user[number] = 1;
 }
 
-// A handle of a group reads one ring of several, and the kernel chooses the ring by a hash with a secret of its own: finds frames
-// that come to this one.
+// A handle of a group reads one of several rings, and the kernel selects the ring by a hash with a secret
+// key: finds an EtherType whose frames arrive on the ring of this handle.
 static void choose_kind(void) {
     unsigned char arrived[KINDS] = {0};
     pcap_t *p = open_tap();
@@ -152,7 +152,7 @@ static void one_after_the_other(void) {
         _exit(count == 2000 ? 7 : 1);
     }
     join(child);
-    // Often enough to come round to where the parent stood.
+    // Often enough for the ring to wrap around to the parent's position.
     for (int n = 0; n < 90; n++) { emit(2000 + n * 100, 2100 + n * 100); read_for(p, 0, 30); }
     int count = read_for(p, 0, 300);
     printf("  read %d, all: %d\n", count > 0 || all_seen(2000, 11000) > 0, all_seen(0, 2000));

@@ -28,7 +28,7 @@ fn a_handle_survives_forks_as_with_libpcap() {
     for (device, variables) in several {
         assert_eq!(run(Library::DropIn, device, variables, false), theirs, "{device} {variables:?}");
     }
-    // Who reads AF_XDP's rings changes what the other process knows of them.
+    // A process that reads AF_XDP rings changes state that the other process relies on.
     let same = theirs.find("== the child reads some").unwrap();
     let expected = format!(
         "{}== the child reads first, then the parent\n  child: exit 7\n  dispatch: -1 wirecap: another process has read \

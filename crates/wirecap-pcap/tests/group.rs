@@ -1,4 +1,4 @@
-//! Handles of one process in a buddy group, by the environment's word.
+//! Handles of one process in a buddy group, which environment variables request.
 
 mod common;
 
@@ -11,7 +11,8 @@ use wirecap_testbed::{
     PacketSender, Sizes, Stamp, Ticks, Traffic, Watch, loss_lock, privileged, repeat_if_disturbed,
 };
 
-/// What the threads of a program saw of `sent` frames of one flow, every tenth of them TCP by its header.
+/// Sends `sent` frames of one flow, every tenth with TCP in its header, to a program with one thread per
+/// device; returns its output.
 fn threads(devices: &[&str], settings: &[(&str, &str)], sent: u64) -> String {
     let bed = Bed::new();
     let folder = tempfile::tempdir().unwrap();
@@ -69,14 +70,15 @@ fn threads_of_a_program_share_the_load_of_one_flow() {
     }
 }
 
-/// What a handler needs for a packet, in nanoseconds: it can do 5,000 a second.
+/// Processing time of a packet in nanoseconds: a handler can process 5,000 per second.
 const COST_NS: &str = "200000";
-/// Frames of one flow, which hits one queue or thread only: 1.6 of what that can do, which is half of what three can.
+/// The rate of one flow, whose packets all go to one queue or thread: 1.6 times what one handler can process,
+/// about half of what three can.
 const SKEWED_RATE: f64 = 1.6 * 5000.0;
 const SKEWED_BYTES: u16 = 1500;
 const SKEWED_TIME: Duration = Duration::from_secs(5);
 
-/// What heavy handlers on `devices` make of it.
+/// Sends this load to handlers on `devices`, and returns the counts.
 fn handlers(
     watch: &Watch,
     library: Library,
@@ -122,8 +124,9 @@ struct Books {
     shares: Vec<u64>,
 }
 
-/// The paper's claim, with the same memory for each: 2 MiB for each handle, which is libpcap's default. Threads on plain
-/// libpcap share an interface by filters, each its own packets; on the drop-in they are named for its rings.
+/// The paper's claim, with the same memory in both cases: 2 MiB for each handle, libpcap's default. With
+/// libpcap, threads share an interface by filters: each gets its part of the packets. With the drop-in, each
+/// thread opens a ring of the interface.
 #[test]
 fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group() {
     if !privileged() {
@@ -151,7 +154,7 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
             Ok(books)
         }
     };
-    // Only offloading prevents it: a threshold that is never exceeded is basic mode.
+    // Only offloading prevents the loss: with a threshold that is never exceeded, the group is in basic mode.
     let alone = repeat_if_disturbed("a group that does not offload", of_a_group("100"));
     assert!(alone.dropped > alone.sent / 5, "one handler did more than it can: {alone:?}");
     let group = repeat_if_disturbed("a group", |watch| match of_a_group("5")(watch)? {

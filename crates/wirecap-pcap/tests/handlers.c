@@ -1,9 +1,11 @@
-// The paper's multi_pkt_handler on plain libpcap: a thread with a handle for each device named, which applies a filter
-// x times to every packet. Ends when nothing has come for a while, and says what each thread saw and lost.
+// The paper's multi_pkt_handler for plain libpcap: a thread with a handle for each device, which applies a
+// filter X times to every packet. Ends when no packets have arrived for two seconds, and prints how many
+// packets each thread has seen, and how many were received and dropped in total.
 //
-// handlers X FILTER DEVICE[=WHICH] ...      WHICH: a filter that tells this thread's packets from the others'
+// handlers X FILTER DEVICE[=WHICH] ...      WHICH: a filter for this thread's packets
 //
-// HANDLER_NS=N: each packet takes a thread N nanoseconds more, which it waits, so that two processors can play many.
+// HANDLER_NS=N: each packet takes N nanoseconds more. The thread sleeps for this time, so two CPUs can
+// simulate many.
 #include <pcap/pcap.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -18,7 +20,7 @@ static int repetitions;
 static long packet_ns;
 static struct bpf_program program;
 
-// What a wait takes too long is taken off the next one (ahead_ns).
+// The time by which a wait is too long is subtracted from the next one (ahead_ns).
 struct handler { pcap_t *p; pthread_t thread; long count; unsigned long matches; long owed_ns, ahead_ns; };
 
 static long now_ns(void) {

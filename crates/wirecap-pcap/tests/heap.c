@@ -1,7 +1,7 @@
-// Who takes memory before main: a program whose heap differs there may behave differently.
+// Who allocates memory before main: a program may behave differently if its heap differs.
 //
-// heap DEVICE: says how many calls of the allocator came from libpcap's name, from other objects than the loader, and from
-// libpcap's name in its first function.
+// heap DEVICE: prints how many allocator calls before main came from an object named libpcap, and from
+// objects other than the loader; and whether an object named libpcap allocates memory in pcap_create.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pcap/pcap.h>
@@ -24,7 +24,7 @@ static void note(void *caller) {
     calls++;
 }
 
-// All of the process's, its libraries' too.
+// The allocator of the whole process, including its libraries.
 void *malloc(size_t bytes) {
     note(__builtin_return_address(0));
     return __libc_malloc(bytes);
@@ -51,7 +51,8 @@ void *aligned_alloc(size_t alignment, size_t bytes) {
     return __libc_memalign(alignment, bytes);
 }
 
-// How many of the calls from `first` on came from objects whose name has, or has not, a part.
+// How many of the calls from `first` to `end` came from objects whose name contains `part`, or does not,
+// according to `has`.
 static int from(int first, int end, const char *part, int has) {
     int count = 0;
     for (int n = first; n < end && n < MOST; n++) {

@@ -1,5 +1,5 @@
-// Immediate mode: each packet comes at once and whole, and a handle that waits costs nothing. Run with two libraries
-// it says the same twice.
+// Immediate mode: each packet is delivered at once and complete, and a waiting handle causes hardly any
+// wake-ups. The output must be the same with both libraries.
 //
 // immediate TAP PEER
 #define _GNU_SOURCE
@@ -38,7 +38,7 @@ static int raw(int headed) {
     return fd;
 }
 
-// A frame every 3 ms, each with the time when it was sent.
+// Sends a frame every 3 ms; each contains the time at which it was sent.
 static void *send_slowly(void *unused) {
     int fd = raw(0);
     unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, KIND >> 8, KIND & 255};
@@ -89,7 +89,7 @@ static void idle(void) {
     printf("loop: %d, fewer than 10 wake-ups in 2 s: %d\n", status, after.ru_nvcsw - before.ru_nvcsw < 10);
 }
 
-// Packets that offloads made: longer than any frame on the wire.
+// Packets merged by offloads, longer than any frame on the wire.
 static void large(void) {
     static unsigned char bytes[sizeof(struct virtio_net_hdr) + LARGE];
     struct virtio_net_hdr head = {.flags = VIRTIO_NET_HDR_F_NEEDS_CSUM, .gso_type = VIRTIO_NET_HDR_GSO_TCPV4,

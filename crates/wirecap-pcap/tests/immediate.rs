@@ -1,4 +1,4 @@
-//! Immediate mode on both libraries.
+//! Immediate mode with both libraries.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Bed, Library, compile, said};
 use wirecap_testbed::{loss_lock, privileged};
 
 #[test]
-fn packets_come_at_once_and_whole_and_waiting_costs_nothing() {
+fn packets_are_delivered_at_once_and_complete_and_waiting_causes_few_wake_ups() {
     if !privileged() {
         return;
     }

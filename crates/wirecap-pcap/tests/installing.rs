@@ -25,13 +25,13 @@ fn files(root: &Path) -> String {
 }
 
 #[test]
-fn installed_files_go_where_a_package_says_and_are_removed_again() {
+fn files_are_installed_where_a_package_requests_and_are_removed_again() {
     let root = tempfile::tempdir().unwrap();
     let variables =
         ["PREFIX=/usr", "LIBDIR=/usr/lib64", "MANDIR=/usr/man", "BINDIR=/usr/sbin", "SYSCONFDIR=/conf"];
     let output = make("install-pcap", root.path(), &variables);
     assert!(output.status.success(), "{}", said(&output));
-    // None in ld.so.conf.d: other programs keep the system's libpcap.
+    // No file in ld.so.conf.d: other programs keep the system's libpcap.
     let expected = "./conf/apparmor.d/abstractions/wirecap-pcap\n./usr/lib64/wirecap/libpcap.so\n\
         ./usr/lib64/wirecap/libpcap.so.0.8\n./usr/lib64/wirecap/libpcap.so.1\n./usr/man/man1/wirecap-pcap.1\n\
         ./usr/sbin/wirecap-pcap";
@@ -47,7 +47,7 @@ fn installed_files_go_where_a_package_says_and_are_removed_again() {
 }
 
 #[test]
-fn what_would_have_no_effect_is_refused() {
+fn installations_without_effect_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let refused = |target, variables: &[&str], reason: &str| {
         let output = make(target, root.path(), variables);
@@ -56,7 +56,7 @@ fn what_would_have_no_effect_is_refused() {
     };
     refused("install-pcap", &["PCAP_LIBRARY=/nowhere.so"], "run 'make pcap' first");
     refused("install-pcap-system", &[], "is for this machine, not for a package");
-    // Below the folder, should it install after all.
+    // Directories below `root`, in case make installs files in spite of this.
     let (prefix, conf) =
         (format!("PREFIX={}", root.path().display()), format!("SYSCONFDIR={}", root.path().display()));
     let soname = ["DESTDIR=", &prefix, &conf, "PCAP_SONAME=libpcap.so.9"];

@@ -1,4 +1,4 @@
-//! Which library a program gets, and what it says of that.
+//! Which library a program loads, and how this is reported.
 
 mod common;
 
@@ -19,7 +19,8 @@ fn wrapper(folder: &Path, libraries: &Path) -> PathBuf {
     path
 }
 
-/// The library, built with `real` as the place of the real one. Its dependencies are kept for the next time.
+/// Builds the library with `real` as the path of the real library. Its compiled dependencies are kept for the
+/// next run.
 fn built_for(real: &Path) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("built-in");
     // As root, the test may have another PATH and home than the user who compiled it.
@@ -43,10 +44,10 @@ fn built_for(real: &Path) -> PathBuf {
 }
 
 #[test]
-fn the_real_library_is_where_the_build_said_unless_the_environment_says_otherwise() {
+fn the_environment_overrides_the_path_of_the_real_library_set_at_build_time() {
     let folder = tempfile::tempdir().unwrap();
     let program = compile("names.c", folder.path(), &[]);
-    // Where no search finds it.
+    // A path that no search finds.
     let real = folder.path().join("libpcap.so.1.99");
     let libraries = with_all_names(&built_for(&real));
     let run = |variable: &str| {
@@ -67,7 +68,7 @@ fn the_real_library_is_where_the_build_said_unless_the_environment_says_otherwis
 }
 
 #[test]
-fn a_configuration_that_may_not_be_read_is_none() {
+fn a_configuration_file_that_may_not_be_read_is_ignored() {
     if !privileged() {
         return;
     }
@@ -78,7 +79,8 @@ fn a_configuration_that_may_not_be_read_is_none() {
     let open = |mode| {
         fs::set_permissions(&configuration, fs::Permissions::from_mode(mode)).unwrap();
         let bed = Bed::new();
-        // A root that modes of files concern, as AppArmor's profiles do.
+        // Root without the capabilities to ignore file modes, which has the same effect as an AppArmor
+        // profile.
         let mut command = bed.command("setpriv", Library::DropIn);
         let rights = "-dac_override,-dac_read_search";
         command.args(["--bounding-set", rights, "--inh-caps", rights]).arg(&program).args(["a1", "1"]);
@@ -105,7 +107,7 @@ fn the_command_prints_the_library_that_a_program_has_loaded() {
         let mut command = bed.command(wrapper(folder.path(), &libraries), Library::System);
         said(&bed.run(command.args(options).arg(&program).args(["a1", "a0", "1000"])))
     };
-    // The loader finds nothing there, or nothing that the program may load.
+    // The directory is empty, which has the same effect as a library that the program may not load.
     let text = run(&[]);
     assert!(
         text.contains("signals has loaded /") && text.contains("not wirecap's: see DIAGNOSTICS"),
@@ -140,7 +142,7 @@ fn a_program_may_unload_the_library_and_load_it_again() {
 }
 
 #[test]
-fn loading_the_library_takes_no_memory() {
+fn loading_the_library_allocates_no_memory() {
     if !privileged() {
         return;
     }

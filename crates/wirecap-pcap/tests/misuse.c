@@ -1,4 +1,4 @@
-// Does to handles what must not be done. Prints one line for each thing that went as it should.
+// Misuses handles. Prints a line for each check: `ok` if it succeeded, otherwise `WRONG`.
 //
 // misuse TAP PEER
 #include <pcap/pcap.h>
@@ -114,14 +114,14 @@ int main(int argc, char **argv) {
     emit(5);
     if (!setjmp(out)) pcap_loop(p, -1, jump, NULL);
     n = 0;
-    check("reading goes on after a jump out of a callback", pcap_loop(p, 3, count, (void *)&n) == 0 && n == 3);
+    check("reading continues after a jump out of a callback", pcap_loop(p, 3, count, (void *)&n) == 0 && n == 3);
     current = p;
     emit(4);
     pcap_setnonblock(p, 1, errbuf);
     check("a callback reads", pcap_dispatch(p, 1, nest, NULL) == 1 && nested == 1);
     emit(2);
     check("a callback closes", pcap_dispatch(p, -1, close_it, NULL) == -2 && closed_in == 1);
-    check("and then it is closed", pcap_dispatch(p, -1, count, (void *)&n) == -1);
+    check("the handle is closed afterwards", pcap_dispatch(p, -1, count, (void *)&n) == -1);
 
     p = open_tap();
     pthread_t thread;
@@ -145,7 +145,7 @@ int main(int argc, char **argv) {
     pthread_join(thread, &result);
     check("a cancelled reader ends", result == PTHREAD_CANCELED);
     emit(1);
-    check("and another one goes on", pcap_next_ex(p, &header, &data) == 1);
+    check("another reader continues", pcap_next_ex(p, &header, &data) == 1);
     pthread_create(&thread, NULL, loop_and_stay, p);
     usleep(100000);
     emit(1);

@@ -1,4 +1,4 @@
-//! Handles that are used as they must not be, and programs that are watched over while they run.
+//! Misused handles, and programs that run under valgrind and the sanitizers.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 use common::{Bed, Library, compile, said};
 use wirecap_testbed::privileged;
 
-/// What checkers say of libpcap's own does not matter here.
+/// valgrind exits with 9 on errors and on memory that is definitely or possibly lost.
 const VALGRIND: [&str; 5] = [
     "-q",
     "--error-exitcode=9",
@@ -17,7 +17,7 @@ const VALGRIND: [&str; 5] = [
     "--child-silent-after-fork=yes",
 ];
 
-/// Runs a program of the tests' on the drop-in, by `watcher` if there is one.
+/// Runs a test program with the drop-in, under valgrind if `watcher` has its arguments.
 fn run(program: &Path, watcher: Option<&[&str]>, folder: &Path) -> String {
     let bed = Bed::new();
     let mut command = match watcher {
@@ -38,7 +38,7 @@ fn run(program: &Path, watcher: Option<&[&str]>, folder: &Path) -> String {
     said(&output)
 }
 
-/// Every line that says what was done says that it went well.
+/// Asserts that every check in the output succeeded, and that there are more than 50.
 fn all_well(text: &str) {
     let bad: Vec<&str> =
         text.lines().filter(|line| line.contains(": ") && !line.starts_with("ok: ")).collect();
@@ -46,7 +46,7 @@ fn all_well(text: &str) {
 }
 
 #[test]
-fn misused_handles_fail_and_nothing_else_does() {
+fn calls_on_misused_handles_fail_and_all_others_succeed() {
     if privileged() {
         let folder = tempfile::tempdir().unwrap();
         all_well(&run(&compile("misuse.c", folder.path(), &[]), None, folder.path()));
@@ -75,7 +75,7 @@ fn the_sanitizers_find_nothing() {
     assert!(walk.ends_with("gone: -1 The interface disappeared\n") && !walk.contains("ERROR"), "{walk}");
 }
 
-/// They come with gcc on Debian.
+/// On Debian, gcc includes the sanitizers.
 fn has_sanitizers() -> bool {
     let output = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let has = said(&output).contains('/');

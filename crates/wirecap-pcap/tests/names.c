@@ -1,4 +1,4 @@
-// Uses the data that libpcap exports, and says which libraries are loaded.
+// Uses the data that libpcap exports, and prints which libraries are loaded.
 #include <pcap/pcap.h>
 #include <stdio.h>
 #include <string.h>

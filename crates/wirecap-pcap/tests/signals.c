@@ -1,7 +1,8 @@
-// A flood, pcap_loop, and a timer of 1 ms whose handler calls pcap_stats and pcap_breakloop, as tcpdump does from
-// SIGUSR1 and SIGINT, and in the end pcap_close, as ngrep does. Run with two libraries it says the same twice.
+// A flood, pcap_loop, and a timer of 1 ms whose handler calls pcap_stats and pcap_breakloop, as tcpdump does
+// from SIGUSR1 and SIGINT, and in the end pcap_close, as ngrep does. The output must be the same with both
+// libraries.
 //
-// signals TAP PEER MILLISECONDS [THREADS]
+// signals TAP PEER MILLISECONDS
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -34,7 +35,7 @@ static long millis(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-// Sends until it is told to stop, and ends the parent if that does not end by itself.
+// Sends until it is told to stop, and kills the parent if that does not end by itself.
 static void flood(const char *peer, long duration, pid_t parent) {
     int wire = socket(AF_PACKET, SOCK_RAW, 0);
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(peer)};
@@ -67,7 +68,8 @@ static void on_timer(int number) {
     if (pcap_stats(p, &now)) stats_failures++;
     else {
         if ((int)(now.ps_recv - last.ps_recv) < 0 || (int)(now.ps_drop - last.ps_drop) < 0) steps_back++;
-        // What was not sent yet cannot have come; a burst may be on its way into the count.
+        // Packets that were not sent yet cannot have arrived. The sender may not have counted its last burst
+        // yet.
         if ((long)now.ps_recv > shared->sent + BURST) beyond++;
         last = now;
     }
@@ -106,7 +108,7 @@ int main(int argc, char **argv) {
     while (millis() < end) if (pcap_loop(p, -1, count, NULL) == PCAP_ERROR_BREAK) breaks++; else others++;
     shared->stop = 1;
     while (shared->stop == 1) usleep(1000);
-    // Longer than any block is kept back.
+    // Longer than the kernel keeps any block.
     for (long until = millis() + 300; millis() < until;) pcap_loop(p, -1, count, NULL);
     handle = NULL;
     struct pcap_stat stats;
@@ -118,7 +120,7 @@ int main(int argc, char **argv) {
            (unsigned)got + stats.ps_drop == stats.ps_recv);
     fprintf(stderr, "sent %ld got %ld recv %u drop %u, %ld calls, %ld breaks, %ld other ends\n", (long)shared->sent, got, stats.ps_recv,
             stats.ps_drop, stats_calls, breaks, others);
-    // Again under load, and the handler closes it.
+    // Again under load; now the handler closes the handle.
     shared->stop = 0;
     sender = fork();
     if (sender == 0) flood(argv[2], duration, parent);

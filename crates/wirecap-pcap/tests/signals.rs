@@ -1,4 +1,4 @@
-//! What signal handlers do with a handle that they interrupt.
+//! Signal handlers that use a handle whose read they have interrupted.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn handlers_read_statistics_break_loops_and_close_under_load() {
 }
 
 #[test]
-fn every_read_ends_that_a_signal_breaks_off_at_whatever_moment() {
+fn every_read_ends_when_a_signal_interrupts_it_at_any_moment() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-// Small things that programs notice. Run with two libraries it says the same twice.
+// Details of libpcap's behaviour that programs notice. The output must be the same with both libraries.
 //
 // small TAP PEER ODD: ODD is an interface with an @ and a number in its name.
 #include <pcap/pcap.h>
@@ -31,7 +31,7 @@ static void header_after_nothing(const char *tap) {
     pcap_close(p);
 }
 
-// More than a slow interface takes in: what does not fit is refused and not waited for.
+// Sends more than a slow interface accepts: frames that do not fit are rejected without waiting.
 static void inject_without_waiting(const char *tap) {
     static unsigned char frame[1400] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5};
     pcap_t *p = pcap_open_live(tap, 100, 1, 10, errbuf);
@@ -48,8 +48,8 @@ static void inject_without_waiting(const char *tap) {
     pcap_close(p);
 }
 
-// What asks for a byte of each packet and names no time only counts, as Wireshark's start page does: packets wait until a block is
-// full, and no timer runs meanwhile.
+// A handle with a snapshot length of 1 and no timeout only counts packets, as on Wireshark's start page:
+// packets wait until a block is full, and no timer runs meanwhile.
 static void only_counts(const char *tap, const char *peer) {
     static unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5};
     pcap_t *p = pcap_open_live(tap, 1, 1, 0, errbuf), *sender = pcap_open_live(peer, 100, 0, 10, errbuf);
@@ -64,7 +64,7 @@ static void only_counts(const char *tap, const char *peer) {
     pcap_close(p);
 }
 
-// An activation that fails leaves a handle as it was made.
+// A failed activation leaves the handle's settings unchanged.
 static void fails_to_open(const char *tap) {
     pcap_t *p = pcap_create(tap, errbuf);
     struct pcap_pkthdr *header;
@@ -79,7 +79,8 @@ static void fails_to_open(const char *tap) {
     pcap_close(p);
 }
 
-// More instructions than the kernel takes: the library filters, and counts what it refuses.
+// A filter with more instructions than the kernel accepts: the library filters, and counts the packets that
+// it rejects.
 static void counts_refused(const char *tap, const char *peer) {
     static unsigned char frame[60] = {2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5};
     static struct bpf_insn insns[4200];

@@ -1,4 +1,4 @@
-//! Small things that programs notice, on both libraries.
+//! Details of libpcap's behaviour that programs notice, with both libraries.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{Bed, Library, compile, said};
 use wirecap_testbed::privileged;
 
 #[test]
-fn small_things_are_as_with_libpcap() {
+fn details_that_programs_notice_are_the_same_as_with_libpcap() {
     if !privileged() {
         return;
     }
@@ -17,7 +17,7 @@ fn small_things_are_as_with_libpcap() {
         bed.ip("link add odd@0 type veth peer name odd@1");
         bed.ip("link set odd@0 up");
         bed.ip("link set odd@1 up");
-        // So slow that what is sent stays in its queue.
+        // So slow that sent frames stay in the interface's queue.
         let slow = bed.run(
             bed.command("tc", Library::System)
                 .args("qdisc add dev a1 root tbf rate 8kbit burst 2000 limit 10000000".split_whitespace()),

@@ -1,4 +1,4 @@
-//! tcpdump, as it is on this system, by both libraries at once.
+//! The system's tcpdump, with both libraries at the same time.
 
 mod common;
 
@@ -12,12 +12,12 @@ use rustix::process::Signal;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
 
-/// A tcpdump that has begun to capture.
+/// Starts tcpdump, and waits until it captures.
 fn start(bed: &Bed, library: Library, device: &str, file: &Path, arguments: &[&str]) -> Child {
     let mut command = bed.command("tcpdump", library);
     command.args(["-i", device, "-U", "-Z", "root", "-w"]).arg(file).args(arguments);
     let mut child = bed.spawn(command.stderr(Stdio::piped()));
-    // Read byte by byte: what it says later is for `finish`.
+    // The line is read byte by byte, so that later output is left for `finish`.
     let mut line = String::new();
     let mut said = BufReader::with_capacity(1, child.stderr.take().unwrap());
     while !line.contains("listening on") {
@@ -43,7 +43,8 @@ fn packets(file: &Path) -> Vec<(Vec<u8>, u32)> {
     packets
 }
 
-/// Frames of several lengths, every third one with a VLAN tag; numbered from `first` on.
+/// Sends frames of several lengths, numbered from `first` on. Every third frame has a VLAN tag, unless it is
+/// long.
 fn send(bed: &Bed, first: u64, count: u64) {
     let traffic = Traffic { sizes: Sizes::imix(), flows: 16, ..Traffic::to(&bed.pair.receiver) };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
@@ -56,7 +57,8 @@ fn send(bed: &Bed, first: u64, count: u64) {
     }
 }
 
-/// What both libraries give tcpdump of 3,000 frames, which is said to be `expected` packets.
+/// Sends 3,000 frames to tcpdump with both libraries, and asserts that both record the same `expected`
+/// packets.
 fn same_packets(device: &str, arguments: &[&str], expected: u64) {
     let bed = Bed::new();
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +69,7 @@ fn same_packets(device: &str, arguments: &[&str], expected: u64) {
         send(&bed, first, 100);
         std::thread::sleep(Duration::from_millis(2));
     }
-    // Both hand over what came last within a second.
+    // Both deliver the last packets within a second.
     let deadline = std::time::Instant::now() + common::PATIENCE;
     while files.iter().any(|file| (packets(file).len() as u64) < expected) {
         assert!(std::time::Instant::now() < deadline, "packets are missing");
@@ -93,9 +95,9 @@ fn tcpdump_records_the_same_packets() {
 }
 
 #[test]
-fn tcpdump_records_the_same_packets_with_a_filter_and_cut_ones() {
+fn tcpdump_records_the_same_packets_with_a_filter_and_a_snapshot_length() {
     if privileged() {
-        // Tagged ones are UDP too, and the short ones among them are tagged.
+        // All frames are UDP. Every third frame is tagged if it is short.
         same_packets(
             "a1",
             &["-s", "50", "vlan", "7", "and", "udp"],

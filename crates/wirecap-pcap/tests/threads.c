@@ -1,5 +1,5 @@
-// A capture thread for each device named, as a program on plain libpcap has them, which takes its time with each
-// packet. Ends when so many packets were seen, and says what each thread saw.
+// A capture thread for each device, as in a program for plain libpcap. Each packet takes MICROSECONDS to
+// process. Ends when PACKETS packets were seen, and prints how many each thread has seen.
 //
 // threads MICROSECONDS PACKETS FILTER DEVICE ...
 #include <pcap/pcap.h>
@@ -45,7 +45,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     for (int n = 0; n < count; n++) pthread_create(&readers[n].thread, NULL, run, readers + n);
     for (int tenths = 0; total < wanted && tenths < 600; tenths++) usleep(100000);
-    usleep(300000); // what should not come
+    usleep(300000); // for unexpected packets
     long received = 0, dropped = 0;
     for (int n = 0; n < count; n++) {
         pcap_breakloop(readers[n].p);

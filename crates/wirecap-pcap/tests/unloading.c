@@ -1,7 +1,7 @@
-// A program that loads libpcap, captures and unloads it again, many times, while packets come.
+// Loads libpcap, captures and unloads libpcap again, many times, while packets arrive.
 //
-// unloading CAPTURED SENT ROUNDS: says how many rounds there were, in how many of them it got another library than in the first,
-// and how many threads of the library's it found after handles were closed.
+// unloading CAPTURED SENT ROUNDS: prints the number of rounds, the number of rounds with a different library
+// than in the first, and the number of the library's threads that were left after handles were closed.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
-// How often a process wakes that has a handle open while packets arrive.
+// How often a process with an open handle wakes while packets arrive.
 //
 // wakeups CAPTURED SENT FRAMES PAUSE_MICROS unread: the handle is not read. Prints how many threads the process has, whether
-// any of them woke, its own sleep not counted, and whether all packets were received or dropped.
+// any of them woke (without the program's own sleep), and whether all packets were received or dropped.
 // wakeups CAPTURED SENT FRAMES PAUSE_MICROS read: pcap_loop reads it. Prints whether packets were read, and whether the process
 // woke more often than the packets and the timeout of the handle require.
 #include <dirent.h>
@@ -18,10 +18,11 @@
 #include <unistd.h>
 
 enum { TIMEOUT_MILLIS = 20 };
-// Far fewer than times that packets were ready to be read.
+// Far fewer than the number of times that packets were ready to be read.
 enum { BY_CHANCE = 10 };
 
-// How often all threads of the process have slept or been put off, and how many there are.
+// How often all threads of the process have slept (voluntary context switches), and how many threads there
+// are.
 static long turns(int *threads) {
     char path[512], line[256];
     long sum = 0, count;
@@ -86,7 +87,7 @@ int main(int argc, char **argv) {
     long woken = turns(&threads) - before - !reads, timeouts = (millis() - start) / TIMEOUT_MILLIS;
     fprintf(stderr, "woken %ld times, %ld timeouts, got %d\n", woken, timeouts, got);
     if (reads) {
-        // For a packet that comes alone, and again when the timeout after it has passed.
+        // At most twice for each packet: when it arrives alone, and when the timeout after it has passed.
         long needed = timeouts < 2 * frames ? timeouts : 2 * frames;
         printf("read %d\nwoken too often %d\n", got > frames / 2, woken > 2 * needed + BY_CHANCE);
     } else {

@@ -1,7 +1,8 @@
-// Walks through libpcap's interface and says what it finds. Run with two libraries on beds of the same
-// making it must say the same twice.
+// Calls libpcap's functions and prints the results. With both libraries, on beds with the same setup, the
+// output must be the same.
 //
-// walk TAP PEER FOLDER: two ends of a cable, both here and silent; a folder to write to.
+// walk TAP PEER FOLDER: the two ends of a cable, both in this namespace and without traffic; a folder to
+// write to.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <net/if.h>
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 static const char *tap, *peer, *folder;
-static int wire; // a raw socket on the peer, by which frames are sent
+static int wire; // a raw socket on the peer that sends frames
 static char errbuf[PCAP_ERRBUF_SIZE];
 
 static void section(const char *name) { printf("== %s\n", name); fflush(stdout); alarm(90); }
@@ -38,7 +39,7 @@ static int raw_on(const char *name) {
     return fd;
 }
 
-// A frame of `bytes`: IPv4 with protocol `kind`, numbered, with `tags` VLAN tags.
+// Builds a frame of `bytes`: IPv4 with protocol `kind`, numbered, with `tags` VLAN tags.
 static int frame(unsigned char *to, int bytes, int kind, int number, int tags) {
     memset(to, number, bytes);
     memcpy(to, "\x02\0\0\0\0\x01\x02\0\0\0\0\x02", 12);
@@ -58,7 +59,7 @@ static void emit(int bytes, int kind, int number, int tags) {
     if (send(wire, bytes_of, bytes, 0) != bytes) perror("send");
 }
 
-static void settle(void) { usleep(60000); } // longer than any block is kept back here
+static void settle(void) { usleep(60000); } // longer than the kernel keeps any block here
 
 static unsigned sum(const unsigned char *data, unsigned bytes) {
     unsigned sum = 1;

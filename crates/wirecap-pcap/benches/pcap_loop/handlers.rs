@@ -1,5 +1,5 @@
-//! The paper's multi_pkt_handler on plain libpcap (x = 300) under a load that all falls to one of its threads: what it
-//! loses on libpcap and on the drop-in with a group, with the same buffer for each handle.
+//! The paper's multi_pkt_handler for plain libpcap (x = 300), under a load that goes to only one of its
+//! threads: its loss with libpcap and with a group of the drop-in, with the same buffer for each handle.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::common::{Library, compile, drop_in, finish, said};
 use crate::{Extent, Outcome};
 
 const REPETITIONS: &str = "300";
-/// Threads share packets by a filter each where nothing else parts them.
+/// With libpcap, a filter for each thread divides the packets.
 const PARTS: [&str; 3] = ["a1=udp[1] & 3 = 0 or udp[1] & 3 = 3", "a1=udp[1] & 3 = 1", "a1=udp[1] & 3 = 2"];
 const RINGS: [&str; 3] = ["a1@0", "a1@1", "a1@2"];
-/// 16 blocks of 128 KiB a ring: libpcap's 2 MiB.
+/// 16 blocks of 128 KiB per ring: libpcap's 2 MiB.
 const GROUP: [(&str, &str); 5] = [
     ("WIRECAP_GROUP", "a1"),
     ("WIRECAP_WORKERS", "3"),
@@ -23,7 +23,7 @@ const GROUP: [(&str, &str); 5] = [
     ("WIRECAP_T", "20"),
 ];
 
-/// Both of them by turns, at rates each of which is twice the one before.
+/// Runs both libraries in turn; the rate doubles each time.
 pub(crate) fn compare(folder: &Path, extent: Extent, sending_cpu: u32) -> Outcome<()> {
     let program = compile("handlers.c", folder, &["-O2"]);
     println!("{:>12}{:>20}{:>20}", "packets/s", "libpcap lost", "group lost");
@@ -39,7 +39,7 @@ pub(crate) fn compare(folder: &Path, extent: Extent, sending_cpu: u32) -> Outcom
     Ok(())
 }
 
-/// The share of packets that was lost. Every packet is accounted for.
+/// The share of packets that were lost. Asserts that every packet is accounted for.
 fn run(program: &Path, library: Library, rate: f64, frames: u64, sending_cpu: u32) -> Outcome<f64> {
     let (there, here) = (Namespace::new()?, Namespace::new()?);
     let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;

@@ -1,10 +1,10 @@
-//! One program on `pcap_loop`, compiled once, on the system's libpcap and on the drop-in by turns: the highest rate
-//! of 60-byte frames at which it misses none, and the processor time and the instructions that a packet costs it.
+//! One program that uses `pcap_loop`, compiled once, with the system's libpcap and with the drop-in in turn:
+//! the highest rate of 60-byte frames without loss, and the CPU time and the instructions per packet.
 //!
-//! `cargo bench -p wirecap-pcap --bench pcap_loop`, on a machine that does nothing else; with `-- rates` or `-- cost` only rates
-//! or processor time (`at=RATE`: at one rate; `rounds=N`: fewer rounds), with `-- instructions` and `-- wakeups` only
-//! instructions per packet and from sleep to sleep, for which any machine is good, with `-- handlers` only handlers in
-//! threads. As a test it runs tiny.
+//! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments after `--`
+//! select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N` sets the number of
+//! rounds), `instructions` and `wakeups` (instructions per packet and per wake-up, on any machine),
+//! `handlers` (handlers in threads). As a test it runs with little load.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -24,23 +24,23 @@ use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, loss_lock, 
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Buffer of each, in bytes: what each has of it is its own affair.
+/// The requested buffer size in bytes; what a buffer holds depends on the library.
 const BUFFER_BYTES: &str = "67108864";
 /// Longer than the timeout after which packets are handed over.
 const CALM: Duration = Duration::from_millis(200);
-/// By how much the rate grows while nothing is lost.
+/// The factor by which the rate grows while no packets are lost.
 const STEP: f64 = 1.3;
 /// A sender that reaches less than this share of the rate is at its own limit.
 const SENDER_SHARE: f64 = 0.97;
 
-/// More than any sender reaches: it sends as fast as it can.
+/// More than any sender reaches: the sender then sends as fast as it can.
 const TOP_RATE: f64 = 1e9;
-/// So many a second are sent then.
+/// The number of frames at the top rate, for each second of a run.
 const TOP_FRAMES: f64 = 4e6;
-/// At which instructions are counted, in packets per second.
+/// The rate at which instructions are counted, in packets per second.
 const COUNTED_RATE: f64 = 2e5;
 
-/// How much is done.
+/// The extent of the benchmark.
 #[derive(Clone, Copy)]
 struct Extent {
     seconds: f64,
@@ -48,14 +48,15 @@ struct Extent {
     /// Steps up, and then halvings of the last one.
     steps: usize,
     halvings: usize,
-    /// At which the cost is measured, in packets per second.
+    /// The rates at which the cost is measured, in packets per second.
     steady: [f64; 5],
-    /// At so many of these wake-ups are counted: under callgrind a program keeps up with no more.
+    /// Wake-ups are counted at this number of these rates: under callgrind a program cannot keep up with
+    /// higher ones.
     waking_rates: usize,
     rounds: usize,
-    /// Of the cost.
+    /// Rounds of the cost measurement.
     cost_rounds: usize,
-    /// Packets of the two runs whose difference tells the instructions.
+    /// Packets of the two runs whose difference gives the instructions per packet.
     counted: [u64; 2],
 }
 
@@ -82,7 +83,7 @@ const QUICK: Extent = Extent {
     counted: [1000, 2000],
 };
 
-/// A library, and the engine under it.
+/// A library, and the engine that it uses.
 struct Contender {
     name: &'static str,
     library: Library,
@@ -95,7 +96,7 @@ const CONTENDERS: [Contender; 3] = [
     Contender { name: "drop-in, xdp", library: Library::DropIn, engine: "xdp" },
 ];
 
-/// What a run was.
+/// The results of a run.
 #[derive(Clone, Copy)]
 struct Run {
     sent: u64,
@@ -105,7 +106,7 @@ struct Run {
     cpu_seconds: f64,
     /// How often the program slept.
     sleeps: f64,
-    /// Under callgrind.
+    /// Set for runs under callgrind.
     instructions: Option<u64>,
 }
 
@@ -157,7 +158,7 @@ fn main() -> Outcome<()> {
 }
 
 impl Bench {
-    /// The lossless rates of all of them, by turns, some times.
+    /// Compares the lossless rates of all contenders, in turn, for several rounds.
     fn compare_rates(&self) -> Outcome<()> {
         let mut rates = [const { Vec::new() }; CONTENDERS.len()];
         for _ in 0..self.extent.rounds {
@@ -173,7 +174,7 @@ impl Bench {
         Ok(())
     }
 
-    /// What a packet costs all of them, by turns, some times.
+    /// Compares the CPU time per packet of all contenders, in turn, for several rounds.
     fn compare_costs(&self) -> Outcome<()> {
         for steady in self.at.map_or_else(|| self.extent.steady.to_vec(), |rate| vec![rate]) {
             let (mut costs, mut sleeps) =
@@ -205,7 +206,8 @@ impl Bench {
         Ok(())
     }
 
-    /// User-space instructions from one sleep to the next, with those for the packets that come meanwhile, at low rates.
+    /// Counts user-space instructions from one sleep to the next at low rates, including those for packets
+    /// that arrive meanwhile.
     fn count_instructions_of_wakeups(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
             println!("SKIP: valgrind is not installed");
@@ -214,7 +216,7 @@ impl Bench {
         for rate in &self.extent.steady[..self.extent.waking_rates] {
             let mut first = None;
             for contender in &CONTENDERS {
-                // As long as packets come, no process wakes for anything else.
+                // While packets arrive, the process wakes for nothing else.
                 let [few, many] = [1.0, 3.0].map(|seconds| {
                     self.run(contender, *rate, Some((rate * seconds * self.extent.seconds / 2.0) as u64))
                 });
@@ -231,7 +233,7 @@ impl Bench {
         Ok(())
     }
 
-    /// User-space instructions per packet, without start and end of the program.
+    /// Counts user-space instructions per packet, without the start and the end of the program.
     fn count_instructions(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
             println!("SKIP: valgrind is not installed");
@@ -250,7 +252,7 @@ impl Bench {
         Ok(())
     }
 
-    /// The highest rate at which nothing is lost, in packets per second.
+    /// The highest rate at which no packets are lost, in packets per second.
     fn lossless_rate(&self, contender: &Contender) -> Outcome<f64> {
         let (mut good, mut bad) = (0.0, self.extent.from);
         for _ in 0..self.extent.steps {
@@ -260,7 +262,7 @@ impl Bench {
             }
             good = run.per_second;
             if run.per_second < bad * SENDER_SHARE {
-                // The sender is at its limit: the program is not.
+                // The sender is at its limit, but the program is not.
                 return Ok(good);
             }
             bad *= STEP;
@@ -273,8 +275,8 @@ impl Bench {
         Ok(good)
     }
 
-    /// Sends for a while at a rate, or so many packets to be `counted` by callgrind, to the program on a library.
-    /// Every packet is accounted for.
+    /// Runs the program with a contender, and sends for some seconds at a rate, or sends `counted` packets
+    /// while callgrind counts instructions. Asserts that every packet is accounted for.
     fn run(&self, contender: &Contender, rate: f64, counted: Option<u64>) -> Outcome<Run> {
         let (there, here) = (Namespace::new()?, Namespace::new()?);
         let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
@@ -307,7 +309,7 @@ impl Bench {
         let frames = counted.unwrap_or((rate.min(TOP_FRAMES) * self.extent.seconds) as u64);
         let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
         let sent = generator.send(&[load])?;
-        // Under callgrind a program takes its time.
+        // Under callgrind a program is slow.
         std::thread::sleep(CALM * if counted.is_some() { 10 } else { 1 });
         let pid = Pid::from_raw(child.id() as i32).ok_or("no such process")?;
         kill_process(pid, Signal::INT)?;

@@ -1,4 +1,4 @@
-// What every program on libpcap is at heart: counts packets until it is interrupted, and says what it cost.
+// A minimal libpcap program: counts packets until it is interrupted, and prints the CPU time and the sleeps.
 //
 // pcap_loop DEVICE BUFFER_BYTES
 #include <pcap/pcap.h>

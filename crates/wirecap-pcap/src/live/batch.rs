@@ -8,23 +8,26 @@ use wirecap::Head;
 
 use crate::abi::PacketHeader;
 
-/// Up to N packets for the program, filtered together. A callback may invalidate the ones that it has not got.
+/// Up to N packets for the program, filtered together. A callback may invalidate those that were not
+/// delivered yet.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Batch<const N: usize> {
     len: usize,
-    /// Where looking goes on.
+    /// The index in the chunk at which filtering continues.
     pub(super) end: usize,
-    /// Packets refused behind the last one.
+    /// Packets rejected after the last one.
     pub(super) refused: u32,
-    /// Some may have been refused.
+    /// Some packets may have been rejected.
     pub(super) is_sifted: bool,
-    /// The chunk of the packets, and the filter and direction with which they were filtered.
+    /// Identifies the chunk of the packets; `generation` identifies the filter and direction that were
+    /// applied.
     pub(super) chunks: u64,
     pub(super) generation: u32,
-    /// The handle's disturbances before they were filtered.
+    /// The handle's count of disturbances before the packets were filtered.
     pub(super) disturbances: u32,
-    /// The first `len` of them are there. They come last: few packets end in the cache lines in which the rest begins.
+    /// The first `len` are initialised. The array is the last field, so that a batch of few packets uses few
+    /// cache lines.
     packets: [MaybeUninit<Delivered>; N],
 }
 
@@ -45,11 +48,11 @@ impl<const N: usize> Batch<N> {
     #[inline]
     pub(crate) fn packets(&self) -> &[Delivered] {
         let packets = &self.packets[..self.len];
-        // SAFETY: the code that set `len` had put so many there, and the two types have one layout.
+        // SAFETY: the first `len` packets are initialised, and the two types have the same layout.
         unsafe { &*(ptr::from_ref(packets) as *const [Delivered]) }
     }
 
-    /// Whether packets may have been refused among them.
+    /// Whether packets may have been rejected between or after those of the batch.
     pub(crate) fn is_sifted(&self) -> bool {
         self.is_sifted
     }
@@ -75,7 +78,7 @@ impl<const N: usize> Batch<N> {
     }
 }
 
-/// Where packets go next.
+/// The free places of a batch.
 pub(super) struct Places<'a>(slice::IterMut<'a, MaybeUninit<Delivered>>);
 
 impl Places<'_> {
@@ -92,13 +95,13 @@ impl Places<'_> {
 #[derive(Debug)]
 pub(super) struct Ahead {
     pub(super) batch: Batch<AHEAD>,
-    /// Which of them is next.
+    /// The index of the next packet in the batch.
     pub(super) at: usize,
-    /// The position of the reader in its chunk that this requires.
+    /// The position in the chunk that the reader must have for the batch to be valid.
     pub(super) from: usize,
 }
 
-/// As many as are fetched into the processor's cache together.
+/// As many packets as are prefetched together.
 const AHEAD: usize = 16;
 
 impl Ahead {
@@ -107,19 +110,20 @@ impl Ahead {
     }
 }
 
-/// A packet for the program. Its bytes stay until the next read of the handle.
+/// A packet for the program. Its bytes stay valid until the next read of the handle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) header: PacketHeader,
     pub(crate) data: *const u8,
-    /// The packet behind it in its chunk.
+    /// The index of the next packet in the chunk.
     pub(super) after: u32,
-    /// Packets refused in front of it.
+    /// Packets rejected since the previous one.
     pub(super) refused: u32,
 }
 
 impl Delivered {
-    /// The packet of this head, with at most `longest` bytes, and its time with `nanos` or microseconds.
+    /// The packet of this head, with at most `longest` bytes, and its timestamp in nanoseconds if `nanos`,
+    /// otherwise in microseconds.
     #[inline]
     pub(super) fn new(head: &Head<'_>, longest: u32, nanos: bool, after: u32, refused: u32) -> Self {
         let header = PacketHeader {

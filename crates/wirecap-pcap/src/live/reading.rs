@@ -1,4 +1,4 @@
-//! How packets get from the worker to the program. All of it happens in the handle's turn.
+//! Passes packets from the worker to the program. All functions require the handle's turn.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -21,7 +21,7 @@ use crate::forks::SoleReader;
 use crate::pollable::Pollable;
 use crate::socket::{self, Health};
 
-/// Packets that are read where the kernel has put them.
+/// Packets that are read in place, where the kernel wrote them.
 trait Heads {
     /// Passes the packets in this range of the current block or chunk to `each`; returns the index after the last one.
     fn for_each_head(&mut self, range: Range<u32>, each: impl FnMut(Head<'_>)) -> u32;
@@ -41,42 +41,42 @@ impl Heads for CellReader {
     }
 }
 
-/// The time of one wait of a read, after which it checks whether its thread was cancelled or a down interface was
-/// removed. The read continues until there are packets or it is interrupted, since libpcap's timeout applies after
-/// packets have arrived.
+/// The longest single wait of a read. After it, the read checks whether its thread was cancelled or an
+/// interface that is down was removed. The read continues until there are packets or it is interrupted, since
+/// libpcap's timeout applies after packets have arrived.
 const AT_A_TIME: Duration = Duration::from_millis(250);
-/// What libpcap says, and clients compare, when the interface was removed.
+/// libpcap's error text for a removed interface, which programs compare.
 const DISAPPEARED: &str = "The interface disappeared";
 
-/// Why a process may not read from a handle that another one has as well.
+/// The error if another process has read from the handle since a fork.
 const READ_ELSEWHERE: &str =
     "wirecap: another process has read from this handle since the fork; the engine xdp serves one";
 
-/// What reading moves. Like [`Live`] it begins with what every wake-up uses.
+/// The state that reading changes. As in [`Live`], fields that every wake-up uses come first.
 #[repr(C)]
 pub(super) struct Reader {
-    /// Of the only ring, whose packets are read in place.
+    /// Reads the packets of the only ring in place.
     blocks: Option<InPlace>,
-    /// The first packet of the current chunk or block that was not filtered.
+    /// The first packet of the current chunk or block that was neither delivered nor rejected.
     next: usize,
-    /// How many chunks there were.
+    /// The number of chunks and blocks so far.
     chunks: u64,
-    /// How many packets of the ring there were before the current chunk.
+    /// The number of packets taken from the ring before the current chunk.
     before_chunk: u64,
     generation: u32,
     wanted: Option<Arc<Sieve>>,
     rest: Rest,
-    /// Where only one process can read.
+    /// Set if only one process can read.
     sole: Option<SoleReader>,
     /// The current chunk, unless packets are read in place.
     chunk: Option<Chunk>,
-    /// How many packets of each ring there were, if there may be several.
+    /// The number of packets taken from each ring, if there may be several rings.
     got: Box<[u64]>,
     /// None only while the handle is being closed.
     pub(super) worker: Option<Worker>,
-    /// For packets as filters see them.
+    /// A buffer for packets in the form that filters see.
     room: Vec<u8>,
-    /// What `pcap_next_ex` gave out last.
+    /// The header that `pcap_next_ex` returned last.
     header: PacketHeader,
     copy: Vec<u8>,
 }
@@ -95,7 +95,7 @@ struct Choice<'a> {
     wanted: Option<&'a Sieve>,
 }
 
-/// What became of looking for a packet.
+/// The outcome of looking for packets.
 #[derive(Debug)]
 pub(crate) enum Found {
     Packets,
@@ -105,15 +105,15 @@ pub(crate) enum Found {
 }
 
 impl Live {
-    /// Filters packets of the current chunk until `batch` is full of matching ones or has `limit`. Returns whether
-    /// there is a chunk; a finished one is returned.
+    /// Filters packets of the current chunk until `batch` is full or has `limit` matching packets. Returns
+    /// whether there is a chunk. A finished chunk is recycled.
     ///
     /// # Safety
     ///
     /// The caller must have the handle's turn, and no thread may use packets that an earlier read returned.
     #[inline]
     unsafe fn look<const N: usize>(&self, batch: &mut Batch<N>, limit: usize) -> bool {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         batch.disturbances = self.disturbances.load(Ordering::Acquire);
         let generation = self.filter.generation.load(Ordering::Acquire);
@@ -154,7 +154,8 @@ impl Live {
         true
     }
 
-    /// Puts the next packets of the block in hand into `batch`, `limit` at most. Whether there were any.
+    /// Puts the next packets of the current block into `batch`, at most `limit`. Returns whether there were
+    /// any.
     #[inline]
     fn look_at_block<const N: usize>(&self, reader: &mut Reader, batch: &mut Batch<N>, limit: usize) -> bool {
         let next = reader.next as u32;
@@ -168,7 +169,8 @@ impl Live {
         !batch.is_empty()
     }
 
-    // A separate function for each kind of reader, like `look_at_all`: the loop needs the processor's registers.
+    // Not inlined, like `look_at_all`: the loop needs the processor's registers. Each kind of reader has its
+    // own instance.
     #[inline(never)]
     fn gather_in_place<const N: usize>(
         &self,
@@ -257,8 +259,8 @@ impl Live {
         }
     }
 
-    /// Notes that the program gets `packet` now: in any case the next read continues after it. `SIFTED` means that
-    /// packets before it may have been rejected.
+    /// Records that the program gets `packet` now, so that the next read continues after it even if the
+    /// callback does not return. `SIFTED` means that packets before it may have been rejected.
     ///
     /// # Safety
     ///
@@ -268,7 +270,7 @@ impl Live {
         if SIFTED {
             self.refuse(packet.refused);
         }
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         unsafe { (*self.reader.get()).next = packet.after as usize };
     }
 
@@ -286,7 +288,7 @@ impl Live {
     /// The caller must have the handle's turn.
     #[cold]
     pub(crate) unsafe fn goes_on<const N: usize>(&self, batch: &Batch<N>, packet: &Delivered) -> bool {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &*self.reader.get() };
         reader.next == packet.after as usize
             && reader.chunks == batch.chunks
@@ -300,7 +302,7 @@ impl Live {
     /// As for [`hand_out`](Self::hand_out).
     pub(crate) unsafe fn finish<const N: usize>(&self, batch: &Batch<N>) {
         self.refuse(batch.refused);
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         unsafe { (*self.reader.get()).next = batch.end };
     }
 
@@ -314,13 +316,13 @@ impl Live {
             if self.was_broken_off() {
                 return Found::Broken;
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             match caught(|| unsafe { self.look(batch, limit) }) {
                 Ok(true) if !batch.is_empty() => return Found::Packets,
                 Ok(_) => {}
                 Err(panic) => return Found::Failed(panic),
             }
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             match unsafe { self.take_chunk_there() } {
                 Ok(true) => {}
                 Ok(false) => return Found::Nothing,
@@ -329,15 +331,15 @@ impl Live {
         }
     }
 
-    /// The next of the packets that [`look_ahead`](Self::look_ahead) found, handed out now: `None` if there is none left, or
-    /// something has happened since.
+    /// Hands out the next packet that [`look_ahead`](Self::look_ahead) found. `None` if none is left, or if
+    /// they are no longer valid.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     #[inline]
     pub(crate) unsafe fn take_ahead(&self) -> Option<Delivered> {
-        // SAFETY: the turn; no other reference is alive to either.
+        // SAFETY: the caller has the turn, and no other reference to either exists.
         let (reader, ahead) = unsafe { (&mut *self.reader.get(), &mut *self.ahead.get()) };
         let packet = *ahead.batch.packets().get(ahead.at)?;
         let stands = reader.next == ahead.from && reader.chunks == ahead.batch.chunks && reader.has_packets();
@@ -359,9 +361,9 @@ impl Live {
     ///
     /// As for [`look`](Self::look).
     pub(crate) unsafe fn look_ahead(&self) -> Found {
-        // SAFETY: the turn; no other reference is alive, and `next_there` makes none to it.
+        // SAFETY: the caller has the turn, no other reference exists, and `next_there` makes none to `ahead`.
         let ahead = unsafe { &mut *self.ahead.get() };
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         let found = unsafe { self.next_there(&mut ahead.batch, usize::MAX) };
         // SAFETY: as above.
         (ahead.at, ahead.from) = (0, unsafe { (*self.reader.get()).next });
@@ -371,14 +373,14 @@ impl Live {
         found
     }
 
-    /// Waits, unless the handle does not, for packets to look at. `Nothing` means that there are some, or that
-    /// it is time to say that there are none: [`Self::next_there`] tells.
+    /// Waits for packets, or only checks for them if the handle is nonblocking. Returns `Nothing` as an error
+    /// if a nonblocking handle has no packets.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     pub(crate) unsafe fn wait(&self) -> Result<(), Found> {
-        // SAFETY: the turn.
+        // SAFETY: the caller has the turn.
         if unsafe { (*self.reader.get()).has_packets() } {
             return Ok(());
         }
@@ -388,7 +390,7 @@ impl Live {
                 return Err(Found::Broken);
             }
             let nonblocking = self.is_nonblocking();
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let taken = unsafe {
                 match nonblocking || self.looks_first() {
                     true => self.take_chunk_there(),
@@ -398,7 +400,7 @@ impl Live {
             match taken {
                 Ok(true) => return Ok(()),
                 Ok(false) if nonblocking => return self.look_at_interface(),
-                // SAFETY: the caller's promise.
+                // SAFETY: guaranteed by the caller.
                 Ok(false) if unsafe { self.pause()? } => return Ok(()),
                 Ok(false) => {}
                 Err(text) => return Err(Found::Failed(text)),
@@ -406,35 +408,35 @@ impl Live {
         }
     }
 
-    /// Whether a read looks for packets before it waits. A worker that does not rest by itself looks after it has waited.
+    /// Whether a read looks for packets itself before it waits. Otherwise the worker looks and waits.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn looks_first(&self) -> bool {
-        // SAFETY: the turn.
+        // SAFETY: the caller has the turn.
         matches!(self.pollable, Pollable::Socket(_)) || unsafe { (*self.reader.get()).rest.is_allowed() }
     }
 
-    /// Waits for a chunk; whether there was one.
+    /// Waits for a chunk; returns whether there was one.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     #[cold]
     unsafe fn wait_for_chunk(&self) -> Result<bool, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.take_chunk(|reader| guarded(|| reader.worker().next_chunk_timeout(AT_A_TIME))) }
     }
 
-    /// Leaves a ring alone that was just emptied, so that packets become more. If nothing has come since the last rest, it
-    /// waits for a packet instead; whether there was one.
+    /// Lets packets accumulate in a ring that was just emptied. If none have arrived since the last rest,
+    /// waits for one instead; returns whether there was one.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn rest(&self) -> Result<bool, String> {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         if !reader.rest.is_allowed() {
             return Ok(false);
@@ -443,24 +445,26 @@ impl Live {
             reader.worker().skip_sleeps();
         }
         let Some(longest) = reader.rest.begin() else {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             return unsafe { self.wait_for_chunk() };
         };
-        // A worker whose descriptor the program has may have silenced the bell since the last look at the flag.
+        // The flag is checked again: if the program has the descriptor, the worker may have cleared the
+        // wake-up of `break_off` since the last check.
         if !self.is_broken_off() && socket::wait([self.waker.as_fd().as_raw_fd()], Some(longest)) != [0] {
             let _ = rustix::io::read(&self.waker, &mut [0u8; 8]);
         }
         Ok(false)
     }
 
-    /// Waits for some time or until there are packets, unless the worker has done so. Whether packets are in hand.
+    /// Waits for some time or until there are packets, unless the worker has already waited. Returns whether
+    /// packets are in hand.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn pause(&self) -> Result<bool, Found> {
         let Pollable::Socket(single) = &self.pollable else {
-            // SAFETY: the caller's promise.
+            // SAFETY: guaranteed by the caller.
             let found = unsafe { self.rest() }.map_err(Found::Failed)?;
             if !found {
                 cancel::point();
@@ -471,7 +475,8 @@ impl Live {
             Err(found @ Found::Failed(_)) => Err(found),
             _ => Ok(()),
         };
-        // An interface that was down may have been removed by now, which its socket reported only once.
+        // An interface that went down may have been removed since: its socket reports only the first of these
+        // events.
         if self.is_down() {
             look()?;
         }
@@ -482,7 +487,7 @@ impl Live {
         Ok(false)
     }
 
-    /// Reports the state of the interface if there are no packets.
+    /// Checks the interface when there are no packets: `Failed` if it was removed, otherwise `Nothing`.
     fn look_at_interface(&self) -> Result<(), Found> {
         let health = socket::health(self.sender.as_fd(), self.device.index, self.is_down());
         match health {
@@ -496,24 +501,25 @@ impl Live {
         Err(Found::Nothing)
     }
 
-    /// Gets a chunk from the worker without waiting; whether there was one.
+    /// Takes a block or chunk without waiting; returns whether there was one.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     unsafe fn take_chunk_there(&self) -> Result<bool, String> {
-        // SAFETY: the caller's promise.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.pollable {
                 Pollable::Socket(_) => match self.take_block() {
                     NextBlock::Packets(_) => Ok(true),
                     NextBlock::Nothing => Ok(false),
-                    // Got without any call at which a thread could be cancelled.
+                    // The thread cannot be cancelled here, because this makes no system call that is a
+                    // cancellation point.
                     NextBlock::Chunks => {
                         self.take_chunk(|reader| caught(|| reader.worker().try_next_chunk()))
                     }
                 },
-                // A program that does not poll, and has no buddies that call for help, needs no bell silenced.
+                // If the program does not poll and no buddies call for help, no wake-up needs to be cleared.
                 Pollable::Several(_) if self.membership.is_none() && !self.pollable.is_wanted() => {
                     match guarded(|| self.take_block())? {
                         NextBlock::Packets(_) => Ok(true),
@@ -543,11 +549,11 @@ impl Live {
     /// As for [`look`](Self::look).
     #[inline]
     unsafe fn take_block(&self) -> NextBlock {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         let Some(blocks) = &mut reader.blocks else { return NextBlock::Chunks };
         if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
-            // The error is returned by the request for a chunk.
+            // `take_chunk` returns the error.
             return NextBlock::Chunks;
         }
         let next = blocks.open_next();
@@ -558,10 +564,10 @@ impl Live {
         next
     }
 
-    /// Notes that packets of a ring are in hand.
+    /// Records that packets of a ring are in hand.
     #[inline]
     fn took(&self, reader: &mut Reader, ring: usize, packets: usize) {
-        // Only the holder of the turn writes it.
+        // Only the thread that has the turn writes this counter.
         let before = self.taken.load(Ordering::Relaxed);
         self.taken.store(before + packets as u64, Ordering::Relaxed);
         self.down.store(false, Ordering::Relaxed);
@@ -574,7 +580,7 @@ impl Live {
         reader.next = 0;
     }
 
-    /// Gets a chunk by `get`; whether there was one.
+    /// Takes a chunk with `get`; returns whether there was one.
     ///
     /// # Safety
     ///
@@ -583,7 +589,7 @@ impl Live {
         &self,
         get: impl FnOnce(&mut Reader) -> Result<Result<Option<Chunk>, CaptureError>, String>,
     ) -> Result<bool, String> {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         if reader.sole.as_mut().is_some_and(|sole| !sole.may_read()) {
             return Err(READ_ELSEWHERE.to_owned());
@@ -599,13 +605,14 @@ impl Live {
         Ok(true)
     }
 
-    /// At the end of a read: gives the chunk back if all of it was read, and says whether packets are left.
+    /// Called at the end of a read: returns the chunk if all of it was read, and sets whether the descriptor
+    /// is readable.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look).
     pub(crate) unsafe fn tidy(&self) {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         if reader.is_exhausted() {
             reader.let_go();
@@ -613,28 +620,29 @@ impl Live {
         self.pollable.tell(reader.has_packets());
     }
 
-    /// Where the header of the last packet is that [`keep`](Self::keep) gave.
+    /// The address of the header that [`keep`](Self::keep) returned last.
     ///
     /// # Safety
     ///
     /// The caller must have the handle's turn.
     pub(crate) unsafe fn header(&self) -> *mut PacketHeader {
-        // SAFETY: the turn; no reference is made.
+        // SAFETY: the caller has the turn, and no reference is made.
         unsafe { &raw mut (*self.reader.get()).header }
     }
 
-    /// Keeps a packet for as long as `pcap_next` promises, and gives the chunk back if it was its last.
+    /// Keeps a packet valid until the next read, as `pcap_next` requires, and returns the chunk if this was
+    /// its last packet.
     ///
     /// # Safety
     ///
     /// As for [`look`](Self::look), and the packet must be the one that was handed out last.
     pub(crate) unsafe fn keep(&self, packet: &Delivered) -> (*mut PacketHeader, *const u8) {
-        // SAFETY: the turn; no other reference is alive.
+        // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };
         reader.header = packet.header;
         let mut data = packet.data;
         if reader.is_exhausted() {
-            // SAFETY: the packet's bytes lie in the chunk or block, which is still there.
+            // SAFETY: the packet's bytes are in the chunk or block, which was not returned yet.
             let bytes = unsafe { std::slice::from_raw_parts(data, packet.header.captured_bytes as usize) };
             reader.copy.clear();
             reader.copy.extend_from_slice(bytes);
@@ -647,7 +655,7 @@ impl Live {
 }
 
 impl InPlace {
-    /// A reader of the ring of `worker`, if that has only one.
+    /// A reader of the ring of `worker`, if the ring can be read in place.
     fn of(worker: &Worker) -> Option<Self> {
         let blocks = worker.block_reader().map(Self::Blocks);
         blocks.or_else(|| worker.cell_reader().map(Self::Cells))
@@ -724,7 +732,7 @@ impl Reader {
         self.chunk.as_ref().map(Chunk::ring_index).or_else(of_block)
     }
 
-    /// Returns the current chunk or block, which was read.
+    /// Returns the current chunk or block after it was read.
     #[inline]
     fn let_go(&mut self) {
         self.chunk = None;
@@ -743,7 +751,7 @@ impl Reader {
     }
 }
 
-/// Whether a packet went in this direction, one of both.
+/// Whether a packet has this direction, which must be in or out.
 fn is_direction(packet: &Packet<'_>, direction: c_int) -> bool {
     let is_sent = packet.packet_type() == Some(PacketType::Outgoing);
     is_sent == (direction == D_OUT)

@@ -1,27 +1,27 @@
-//! Rests of a reader whose ring wakes it for the first packet, however few come with it: AF_XDP's.
+//! Rests of a reader on AF_XDP, whose ring wakes it for the first packet, however few follow.
 //!
-//! A packet may wait for others for as long as the program said, as in libpcap's blocks, so a reader that has
-//! emptied its ring leaves it alone for some time: the wake-up costs as much as hundreds of packets.
+//! A wake-up costs as much as hundreds of packets. A packet may wait for others until the program's timeout,
+//! as in libpcap's blocks, so a reader that has emptied its ring does not look at it for some time.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The part of the ring that a rest may fill.
+/// The share of the ring that may fill during a rest.
 const SHARE: f64 = 5.0 / 8.0;
-/// Packets per second that a rest leaves room for, however few came until now.
+/// The lowest rate, in packets per second, that a rest leaves room for.
 const UNSEEN_RATE: f64 = 1e6;
-/// How many times the rate so far it leaves room for.
+/// The multiple of the recent rate that a rest leaves room for.
 const GROWTH: f64 = 4.0;
-/// A shorter rest is not worth a separate wake-up: the worker itself sleeps that long.
+/// A shorter rest is not worth a separate wake-up: the worker itself sleeps for up to this time.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// When to rest, and for how long.
 #[derive(Debug)]
 pub(super) struct Rest {
-    /// As long as a packet may wait; zero for no rests.
+    /// The longest time that a packet may wait; zero disables rests.
     longest: Duration,
-    /// Packets that the ring may take in meanwhile.
+    /// The number of packets that the ring may receive during a rest.
     room: f64,
     /// Packets since the last rest began.
     packets: u64,
@@ -43,20 +43,21 @@ impl Rest {
         self.packets += packets as u64;
     }
 
-    /// Whether readers of this kind rest.
+    /// Whether this reader rests at all.
     #[inline]
     pub(super) fn is_allowed(&self) -> bool {
         !self.longest.is_zero()
     }
 
-    /// Whether nothing has come since the last rest began.
+    /// Whether no packets have arrived since the last rest began.
     #[inline]
     pub(super) fn is_calm(&self) -> bool {
         self.packets == 0
     }
 
-    /// The ring is empty: for how long to leave it alone. `None` if nothing has come since the last time, so that it
-    /// is better to wait for the first packet.
+    /// Begins a rest when the ring is empty, and returns its length. `None` if the reader must wait for a
+    /// packet instead: if none have arrived since the last rest, if rests are disabled, or if the rest would
+    /// be too short.
     pub(super) fn begin(&mut self) -> Option<Duration> {
         if self.is_calm() || !self.is_allowed() {
             return None;
@@ -72,8 +73,8 @@ impl Rest {
     }
 }
 
-/// The monotonic clock, by the functions with which the engine reads the others: at a wake-up no others are in the
-/// processor's caches.
+/// The monotonic clock, read with the function that the engine uses for its other clocks: after a wake-up,
+/// other code is not in the processor's caches.
 fn now_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()

@@ -1,4 +1,4 @@
-//! Two hosts on a cable: `here`, where clients run, and `there`.
+//! Two hosts connected by a cable: `here`, where clients run, and `there`.
 
 use std::fs;
 use std::io::Write;
@@ -27,7 +27,7 @@ use crate::table::{Client, End};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Engine {
     Packet,
-    /// Which takes what it captures away from the host.
+    /// The host does not get captured packets.
     Xdp,
 }
 
@@ -35,13 +35,14 @@ pub(crate) enum Engine {
 pub(crate) const HERE: &str = "10.9.0.2";
 pub(crate) const THERE: &str = "10.9.0.1";
 
-/// Pauses between recorded packets are not longer.
+/// The longest pause between replayed packets.
 const LONGEST_GAP: Duration = Duration::from_millis(50);
 
-/// Where clients are built that come as source.
+/// The directory in which clients that come as source are built.
 const BUILD: &str = env!("CARGO_TARGET_TMPDIR");
 
-/// Builds a client, if it comes as source; says what it lacks. What it has to fetch it may fail to get once.
+/// Builds a client if it comes as source; the error names what is missing. The build is tried twice, because
+/// a download may fail.
 pub(crate) fn make_ready(client: &Client) -> Result<(), String> {
     let lacking = lacking(client);
     if !lacking.is_empty() {
@@ -58,12 +59,12 @@ fn prepare(script: &str) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("it cannot be built: {}", said(&output))) }
 }
 
-/// Where commands are: also those that are root's.
+/// The search path for commands, including those for root.
 fn path() -> String {
     format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default())
 }
 
-/// What of a client's needs, `COMMAND:PACKAGE`, is not installed.
+/// Those of a client's needs, `COMMAND:PACKAGE`, that are not installed.
 fn lacking(client: &Client) -> Vec<&'static str> {
     let path = path();
     let is_there = |need: &str| {
@@ -76,22 +77,23 @@ fn lacking(client: &Client) -> Vec<&'static str> {
     client.needs.split_whitespace().filter(|need| !is_there(need)).collect()
 }
 
-/// Two hosts on a cable.
+/// Two hosts connected by a cable.
 pub(crate) struct ClientBed {
     here: Namespace,
     there: Namespace,
     pair: VethPair,
 }
 
-/// A client that runs.
+/// A running client.
 pub(crate) struct Running {
     child: Child,
     watcher: Watcher,
     folder: TempDir,
 }
 
-/// Settings of the drop-in's, which tell whether it captured. Who asks may be gone before its sockets are seen, but not
-/// before it has read these; and since they were set, what the engine cannot do is not left to libpcap.
+/// A configuration file of the drop-in, which shows whether the drop-in captured. A client may end before its
+/// sockets are seen, but not before it has read this file. The file requests an engine, so a capture that the
+/// engine cannot do fails and is not left to libpcap.
 pub(crate) struct Settings {
     file: NamedTempFile,
     watch: OwnedFd,
@@ -112,7 +114,8 @@ impl Settings {
     }
 }
 
-/// Ends a session of processes when it is dropped, and when the test is killed: it waits for the end of a pipe from it.
+/// Kills a session of processes when it is dropped, and when the test is killed: it waits for the end of a
+/// pipe from the test.
 struct Watcher(Child);
 
 impl Watcher {
@@ -132,7 +135,7 @@ impl Drop for Watcher {
     }
 }
 
-/// A client that has ended: what it said, and the folder that it may have written to.
+/// A client that has ended: its output, and the folder that it may have written to.
 pub(crate) struct Ended {
     pub(crate) said: String,
     folder: TempDir,
@@ -141,13 +144,14 @@ pub(crate) struct Ended {
 impl ClientBed {
     pub(crate) fn new() -> Self {
         let bed = Self::with_addresses("10.9.0.2/24", "10.9.0.1/24");
-        // Who looks for a way out finds one.
+        // For clients that look for a default route.
         ip(&bed.here, "route add default via 10.9.0.1");
         ip(&bed.there, "route add default via 10.9.0.2");
         bed
     }
 
-    /// One whose hosts have no part in what [`HERE`] and [`THERE`] say to each other.
+    /// A bed whose hosts do not have the addresses [`HERE`] and [`THERE`], so they do not answer replayed
+    /// packets.
     pub(crate) fn aside() -> Self {
         Self::with_addresses("10.99.0.2/24", "10.99.0.1/24")
     }
@@ -163,17 +167,19 @@ impl ClientBed {
             ip(namespace, "link set lo up");
             ip(namespace, &format!("link set {interface} address {mac}"));
             ip(namespace, &format!("address add {address} dev {interface}"));
-            // What the sender leaves to hardware is not there; with it, segments are merged at random.
+            // Offloads are off: with them, packets lack what the sender leaves to hardware, and segments are
+            // merged at random.
             let settings = ["-K", interface, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
             run(namespace, Command::new("ethtool").args(settings));
-            // Nor do hosts ask after each other again: who sees that is a matter of chance.
+            // Hosts do not probe each other's addresses again: which listener sees these packets is a matter
+            // of chance.
             let probe_time = format!("/proc/sys/net/ipv4/neigh/{interface}/delay_first_probe_time");
             namespace.run_in(|| fs::write(probe_time, "3600")).unwrap().unwrap();
         }
         bed
     }
 
-    /// Starts a client's script in a folder of its own.
+    /// Starts a client's script in a separate folder.
     pub(crate) fn start(&self, client: &Client, library: Library, engine: Engine) -> Running {
         let mut command = command(client.script);
         if library == Library::DropIn {
@@ -199,12 +205,12 @@ impl ClientBed {
         self.launch(command)
     }
 
-    /// Has tcpdump record what passes.
+    /// Starts tcpdump to record all packets.
     pub(crate) fn record(&self, file: &Path) -> Running {
         self.read("exec tcpdump -i a1 -U -Z root -w \"$FILE\" 2>&1", file)
     }
 
-    /// Has the other host send what was recorded, of both sides.
+    /// Sends all recorded packets, of both hosts, from the other host.
     pub(crate) fn replay(&self, file: &Path) {
         on_one_processor(|| self.send_all(file));
     }
@@ -231,11 +237,11 @@ impl ClientBed {
         Running { child, watcher, folder }
     }
 
-    /// Waits until so many handles of the drop-in's are there that receive without sockets of the kind that is counted
-    /// otherwise.
+    /// Waits until the drop-in has this many handles on the engine `xdp`, which does not receive on packet
+    /// sockets.
     pub(crate) fn wait_for_taking_handles(&self, count: usize) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(15);
-        // The program on the interface comes last.
+        // The XDP program is attached last.
         while self.handles().1 < count || !self.takes() {
             if Instant::now() > deadline {
                 return Err(format!("the client has not opened {count} handles, but {}", self.handles().1));
@@ -245,14 +251,15 @@ impl ClientBed {
         Ok(())
     }
 
-    /// Whether a program takes packets at the interface.
+    /// Whether an XDP program is attached to the interface.
     fn takes(&self) -> bool {
         let mut command = Command::new("ip");
         command.args(["link", "show", "dev", "a1"]).env_remove("LD_LIBRARY_PATH");
         said(&self.here.run_in(|| command.output()).unwrap().unwrap()).contains("xdp")
     }
 
-    /// Waits until so many sockets receive from the cable, and one of the drop-in's stands beside, if it `is_ours`.
+    /// Waits until this many packet sockets receive from the cable, and, if `is_ours`, until the drop-in has
+    /// a handle.
     pub(crate) fn wait_for_handles(&self, count: usize, is_ours: bool) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(15);
         while Instant::now() < deadline {
@@ -266,7 +273,8 @@ impl ClientBed {
         Err(format!("the client has not opened {count} handles, but {receiving}, {beside} of the drop-in's"))
     }
 
-    /// How many packet sockets receive from the cable, and how many of the drop-in's stand beside.
+    /// How many packet sockets receive from the cable, and how many handles the drop-in has: each has a
+    /// socket with protocol ffff, which receives nothing.
     fn handles(&self) -> (usize, usize) {
         let table = self.here.run_in(|| fs::read_to_string("/proc/thread-self/net/packet")).unwrap().unwrap();
         let index = self.pair.receiver.index.to_string();
@@ -281,12 +289,12 @@ impl ClientBed {
         (of_protocol("0003"), of_protocol("ffff"))
     }
 
-    /// Has the hosts talk about everything that clients know.
+    /// Holds the conversation between the hosts.
     pub(crate) fn converse(&self) {
         on_one_processor(|| conversation::hold(&self.here, &self.there));
     }
 
-    /// What a client found: what it said, or what its report makes of what it wrote.
+    /// A client's result: its output, or that of its report script.
     pub(crate) fn report(&self, client: &Client, ended: Ended) -> String {
         let Some(report) = client.report else { return ended.said };
         let mut command = Command::new("sh");
@@ -298,9 +306,9 @@ impl ClientBed {
 
 /// A command that runs a script.
 fn command(script: &str) -> Command {
-    // A session of its own: nothing that it starts is left behind, and none of it meddles with ours.
-    // And with SIGINT as it is by default: a background job of a shell without job control ignores it, and what a
-    // shell ignores from its start it cannot trap.
+    // A separate session, so that all its processes can be killed, and none of them affects the test's
+    // session. SIGINT has its default action: a background job of a shell without job control ignores it, and
+    // a shell cannot trap a signal that was ignored when it started.
     let mut command = Command::new("setsid");
     command.args(["env", "--default-signal=INT", "sh", "-c", script]).env_remove("LD_LIBRARY_PATH");
     command.envs([("IF", "a1"), ("HERE", HERE), ("THERE", THERE), ("LC_ALL", "C"), ("HOME", "/root")]);
@@ -309,19 +317,19 @@ fn command(script: &str) -> Command {
 }
 
 impl Running {
-    /// The processes that it consists of.
+    /// The client's processes.
     pub(crate) fn processes(&self) -> Vec<u32> {
         common::processes_of_session(self.child.id())
     }
 
-    /// It, if it has begun as it should; or why not, and what it said.
+    /// The client if it has started as expected; otherwise the reason and its output.
     pub(crate) fn begun(self, outcome: Result<(), String>) -> Result<Self, String> {
         let Err(reason) = outcome else { return Ok(self) };
         drop(self.watcher);
         Err(format!("{reason}:\n{}", said(&finish(self.child))))
     }
 
-    /// Waits for the client's end, or brings it about.
+    /// Waits for the client's end, after its signal if it needs one.
     pub(crate) fn end(self, client: &Client) -> Ended {
         let signal = match client.end {
             End::Itself => None,
@@ -333,14 +341,14 @@ impl Running {
             signal_to(&self.child, signal);
         }
         let said = said(&finish(self.child));
-        // And what a script left behind.
+        // This kills processes that the script left behind.
         drop(self.watcher);
         Ended { said, folder: self.folder }
     }
 }
 
-/// Does work on one processor, which what it starts inherits: of packets that two processors send at once, two
-/// listeners may see another one first.
+/// Runs `work` on one CPU, which processes that it starts inherit: if two CPUs send packets at once, two
+/// listeners may see them in different order.
 fn on_one_processor(work: impl FnOnce() + Send) {
     let pinned = || {
         let mut processor = CpuSet::new();

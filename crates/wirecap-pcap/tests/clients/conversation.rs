@@ -1,4 +1,4 @@
-//! What two hosts talk about while clients listen: a little of each protocol that some client knows.
+//! The conversation of two hosts while clients listen: some packets of each protocol that a client decodes.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,10 +9,10 @@ use wirecap_testbed::Namespace;
 
 use crate::bed::{HERE, THERE};
 
-/// Nothing on the cable takes so long.
+/// No exchange takes this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Questions over TCP from the other host, with the answers that they get here.
+/// Requests of the other host over TCP, with the answers of this host.
 const TALKS: [(u16, &[(&str, &str)]); 3] = [
     (
         80,
@@ -38,14 +38,14 @@ const SIP: &str = "INVITE sip:there@10.9.0.2 SIP/2.0\r\nVia: SIP/2.0/UDP 10.9.0.
                    From: <sip:here@10.9.0.1>;tag=1\r\nTo: <sip:there@10.9.0.2>\r\nCall-ID: 1@10.9.0.1\r\n\
                    CSeq: 1 INVITE\r\nContact: <sip:here@10.9.0.1>\r\nContent-Length: 0\r\n\r\n";
 
-/// A question about the address of wirecap.example, and the answer 198.18.0.1 to it.
+/// A DNS query for the address of wirecap.example, and the answer 198.18.0.1.
 const QUERY: &[u8] =
     b"\x12\x34\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07wirecap\x07example\x00\x00\x01\x00\x01";
 const ANSWER: &[u8] =
     b"\x12\x34\x81\x80\x00\x01\x00\x01\x00\x00\x00\x00\x07wirecap\x07example\x00\x00\x01\x00\x01\
                         \xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x3c\x00\x04\xc6\x12\x00\x01";
 
-/// Talks, and comes back when everything was said.
+/// Holds the whole conversation.
 pub(crate) fn hold(here: &Namespace, there: &Namespace) {
     ping(there);
     ask_by_udp(here, there, 53, QUERY, ANSWER);
@@ -67,7 +67,7 @@ fn ping(there: &Namespace) {
     assert!(output.status.success(), "the hosts do not reach each other");
 }
 
-/// A question and an answer in a datagram each.
+/// A request and an answer, one datagram each.
 fn ask_by_udp(here: &Namespace, there: &Namespace, port: u16, question: &[u8], answer: &[u8]) {
     let server = here.run_in(|| UdpSocket::bind((HERE, port))).unwrap().unwrap();
     let client = there.run_in(|| UdpSocket::bind((THERE, 40_000 + port % 1000))).unwrap().unwrap();
@@ -81,7 +81,7 @@ fn ask_by_udp(here: &Namespace, there: &Namespace, port: u16, question: &[u8], a
     client.recv_from(&mut room).unwrap();
 }
 
-/// Lines by turns over a connection.
+/// Lines in turn over a TCP connection.
 fn talk(here: &Namespace, there: &Namespace, port: u16, lines: &[(&str, &str)]) {
     let listener = here.run_in(|| TcpListener::bind((HERE, port))).unwrap().unwrap();
     let mut client = there.run_in(|| TcpStream::connect((HERE, port))).unwrap().unwrap();
@@ -102,7 +102,7 @@ fn say(from: &mut TcpStream, to: &mut TcpStream, words: &str) {
     to.read_exact(&mut vec![0; words.len()]).unwrap();
 }
 
-/// A DHCP discovery, to all.
+/// A DHCPDISCOVER to the broadcast address.
 fn seek_address(there: &Namespace) {
     let mut message = vec![0; 236];
     message[..8].copy_from_slice(&[1, 1, 6, 0, 1, 2, 3, 4]);

@@ -1,10 +1,11 @@
-//! Programs that know nothing of wirecap, as the distribution has them, on the drop-in: what they say is what
-//! they say on the system's libpcap. `make clients` installs and runs them: all with the engine `packet` while
-//! hosts talk, and those that only listen with `xdp` too, which leaves the host nothing to answer, while what was said is
-//! sent once more. A run that differs is repeated once, from the beginning and with more time, and the report says so: what
-//! a busy machine does by chance it does not do twice.
+//! Unmodified programs of the distribution with the drop-in: their output must be the same as with the
+//! system's libpcap. `make clients` installs and runs them. All run with the engine `packet` while two hosts
+//! have a conversation. Those that only listen also run with `xdp`, which leaves the host no packets to
+//! answer, while the recorded conversation is replayed. A run with different output is repeated once, from
+//! the beginning and with more time, and is reported as repeated, because a busy machine may change the
+//! output by chance.
 //!
-//! `--needs` prints what must be installed; names of clients run these only.
+//! `--needs` prints what must be installed; names of clients select those to run.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -26,14 +27,14 @@ use common::Library;
 use table::{CLIENTS, Client, Way};
 use wirecap_testbed::privileged;
 
-/// How long after its sockets are there a client may take to set its filter.
+/// How long a client may take to set its filter after it has opened its sockets.
 const SETTLING: Duration = Duration::from_millis(500);
-/// How long after the last packet a client may take to have read it: libpcap's timeout is a second in some.
+/// How long a client may take to read the last packet: some set libpcap's timeout to a second.
 const LINGERING: Duration = Duration::from_millis(1800);
 
-/// How much longer everything may take when a run is repeated.
+/// The factor for all waits when a run is repeated.
 const MORE_TIME: u32 = 4;
-/// When more runs than these have to be repeated it is not chance.
+/// The highest number of repeated runs that is still considered chance.
 const MOST_REPEATED: usize = 1;
 
 fn main() -> ExitCode {
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
     report.close()
 }
 
-/// How the runs went.
+/// The results of the runs.
 #[derive(Default)]
 struct Report {
     count: usize,
@@ -70,7 +71,7 @@ struct Report {
 }
 
 impl Report {
-    /// Runs a client, and once more if that was not as it should be.
+    /// Runs a client, and repeats the run if it fails.
     fn add(&mut self, client: &Client, engine: Engine) {
         let name = format!("{} on {engine:?}", client.name);
         self.count += 1;
@@ -99,7 +100,7 @@ impl Report {
             }
         }
         if !self.absent.is_empty() {
-            println!("SKIP: not to be had: {}", self.absent.join(", "));
+            println!("SKIP: not available: {}", self.absent.join(", "));
         }
         let may_lack = std::env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
         let is_good = self.failed.is_empty()
@@ -110,7 +111,7 @@ impl Report {
     }
 }
 
-/// Whatever happens to one, the others have their turn.
+/// A panic is an error of this run only, so the other clients still run.
 fn attempt(client: &Client, engine: Engine, patience: u32) -> Result<(), String> {
     let outcome = std::panic::catch_unwind(|| run(client, engine, patience));
     outcome.unwrap_or_else(|_| Err("the test failed".to_owned()))
@@ -126,7 +127,7 @@ fn run(client: &Client, engine: Engine, patience: u32) -> Result<(), String> {
     let (theirs, ours) = ((client.normal)(&theirs), (client.normal)(&ours));
     for expected in client.expects {
         if !theirs.contains(expected) {
-            return Err(format!("libpcap's does not say '{expected}':\n{theirs}"));
+            return Err(format!("the output with libpcap does not contain '{expected}':\n{theirs}"));
         }
     }
     let compared = |text: &str| match text.trim_end().rsplit_once('\n') {
@@ -140,7 +141,7 @@ fn run(client: &Client, engine: Engine, patience: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// Lets clients set their filters, has something said, and lets them read it.
+/// Waits for clients to set their filters, has packets sent, and waits for clients to read them.
 fn while_they_listen(listeners: &[&Running], patience: u32, say: impl FnOnce()) {
     let wait = |time: Duration| {
         std::thread::sleep(time * patience);
@@ -151,7 +152,7 @@ fn while_they_listen(listeners: &[&Running], patience: u32, say: impl FnOnce()) 
     wait(LINGERING);
 }
 
-/// Two of the client listen to the same conversation, each on its library.
+/// Two instances of the client listen to the same conversation, one with each library.
 fn listen(client: &Client, patience: u32) -> Result<(String, String), String> {
     let bed = ClientBed::new();
     let start = |library, handles| -> Result<Running, String> {
@@ -166,7 +167,7 @@ fn listen(client: &Client, patience: u32) -> Result<(String, String), String> {
     Ok((bed.report(client, theirs), bed.report(client, ours)))
 }
 
-/// The client listens on the drop-in, and reads what tcpdump recorded meanwhile.
+/// The client listens with the drop-in, and then reads with libpcap what tcpdump recorded at the same time.
 fn listen_and_read(client: &Client, script: &'static str, patience: u32) -> Result<(String, String), String> {
     let bed = ClientBed::new();
     let folder = tempfile::tempdir().unwrap();
@@ -181,7 +182,7 @@ fn listen_and_read(client: &Client, script: &'static str, patience: u32) -> Resu
     Ok((bed.report(client, theirs), bed.report(client, ours)))
 }
 
-/// A conversation, recorded once.
+/// A conversation, which is recorded once for all clients.
 fn recorded() -> Result<&'static Path, String> {
     static RECORDED: OnceLock<Result<(TempDir, PathBuf), String>> = OnceLock::new();
     let record = |patience| {
@@ -197,8 +198,8 @@ fn recorded() -> Result<&'static Path, String> {
     recorded.as_ref().map(|(_, file)| &**file).map_err(Clone::clone)
 }
 
-/// The client listens to a recorded conversation that comes from the cable, on libpcap at one place and with the
-/// engine `xdp` at another.
+/// The client listens to a recorded conversation that is replayed on the cable: with libpcap on one bed, and
+/// with the engine `xdp` on another.
 fn listen_to_recorded(client: &Client, patience: u32) -> Result<(String, String), String> {
     let file = recorded()?;
     let hear = |library| -> Result<String, String> {
@@ -226,7 +227,7 @@ fn listen_to_recorded(client: &Client, patience: u32) -> Result<(String, String)
     })
 }
 
-/// The client asks the host at the other end, and says what it found.
+/// The client sends requests to the host at the other end. Returns its result.
 fn ask(client: &Client, library: Library) -> Result<String, String> {
     let bed = ClientBed::new();
     let settings = Settings::new();
@@ -236,7 +237,7 @@ fn ask(client: &Client, library: Library) -> Result<String, String> {
     };
     let ended = running.end(client);
     match library == Library::DropIn && !settings.were_read() {
-        true => Err(format!("it did not capture by the drop-in:\n{}", ended.said)),
+        true => Err(format!("it did not capture with the drop-in:\n{}", ended.said)),
         false => Ok(bed.report(client, ended)),
     }
 }

@@ -1,11 +1,11 @@
-//! What of a client's words depends on when it ran, and not on what it saw.
+//! Removes from a client's output what depends on when it ran, and not on what it saw.
 
-/// As it is.
+/// The unchanged text.
 pub(crate) fn as_is(text: &str) -> String {
     text.to_owned()
 }
 
-/// Every number is as good as every other.
+/// Masks all numbers.
 pub(crate) fn numbers(text: &str) -> String {
     let mut masked = String::new();
     for character in text.chars() {
@@ -18,17 +18,18 @@ pub(crate) fn numbers(text: &str) -> String {
     masked
 }
 
-/// Times of the day and dates are as good as others; other numbers are not.
+/// Masks times of day and dates, but no other numbers.
 pub(crate) fn times(text: &str) -> String {
     by_line(text, |line| Some(line.split([' ', '\t']).map(time_of_day).collect::<Vec<_>>().join(" ")))
 }
 
-/// As [`times`], in the order of the alphabet: for clients that list what they found as it comes.
+/// Like [`times`], with distinct lines in alphabetical order: for clients that list results in the order of
+/// arrival.
 pub(crate) fn sorted_times(text: &str) -> String {
     sorted(&times(text))
 }
 
-/// Lines in the order of the alphabet, each once.
+/// The distinct lines in alphabetical order.
 pub(crate) fn sorted(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().collect();
     lines.sort_unstable();
@@ -46,7 +47,7 @@ pub(crate) fn lines_without(text: &str, words: &[&str]) -> String {
     by_line(text, |line| (!words.iter().any(|word| line.contains(word))).then(|| line.to_owned()))
 }
 
-/// Two texts without the lines that both begin and end with.
+/// Two texts without their common lines at the beginning and at the end.
 pub(crate) fn where_they_differ(one: &str, other: &str) -> (String, String) {
     let (mut one, mut other): (Vec<&str>, Vec<&str>) = (one.lines().collect(), other.lines().collect());
     // From the end, then from the beginning.
@@ -61,12 +62,13 @@ pub(crate) fn where_they_differ(one: &str, other: &str) -> (String, String) {
     (one.join("\n"), other.join("\n"))
 }
 
-/// Goes through the lines.
+/// Replaces each line with the result of `each`, or removes it if that is `None`.
 pub(crate) fn by_line(text: &str, each: impl Fn(&str) -> Option<String>) -> String {
     text.lines().filter_map(each).map(|line| line + "\n").collect()
 }
 
-/// Masks what has a clock's or a calendar's form: digits on both sides of colons, dashes or slashes.
+/// Masks a word in the form of a time or date: at least three numbers with colons, dashes or slashes between
+/// them.
 fn time_of_day(word: &str) -> String {
     let is_time = |mark: char| {
         let parts: Vec<&str> = word.trim_matches(|c: char| "[](),;".contains(c)).split(mark).collect();

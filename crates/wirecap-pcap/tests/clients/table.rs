@@ -3,7 +3,7 @@
 use crate::bed::Engine;
 use crate::normal::{as_is, lines_with, lines_without, numbers, sorted, sorted_times, times};
 
-/// What both of pcapy's packages are asked to do.
+/// The script for both packages of pcapy.
 macro_rules! pcapy {
     () => {
         "
@@ -20,26 +20,26 @@ print(p.stats())"
     };
 }
 
-/// Has all memory that a program gets begin as zeros: what it gave back it would have as it was from malloc's cache.
+/// Makes malloc return zeroed memory; malloc's cache would return memory as the program freed it.
 macro_rules! zeros {
     () => {
         "export GLIBC_TUNABLES=glibc.malloc.perturb=255:glibc.malloc.tcache_count=0; "
     };
 }
 
-/// How a client comes to packets.
+/// How a client gets packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// It listens to others.
+    /// It listens to other hosts.
     Listens,
-    /// It listens to others, and on libpcap would wait for more of them than there are: what it says is held
-    /// against what it says of the same packets in a savefile, FILE, by this script.
+    /// It listens to other hosts, but with libpcap it would wait for more packets than there are. Its output
+    /// is compared with its output for the same packets in a savefile, FILE, which this script reads.
     ListensAlone(&'static str),
-    /// It asks by itself, and reads the answers.
+    /// It sends requests and reads the answers.
     Asks,
 }
 
-/// How a client comes to its end.
+/// How a client is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Itself,
@@ -48,37 +48,38 @@ pub(crate) enum End {
     Kill,
 }
 
-/// A program, and how to see whether it does its work.
+/// A program, and how to check its result.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: &'static str,
     /// `COMMAND:PACKAGE`, for `.ci/need`; several with spaces between them.
     pub(crate) needs: &'static str,
-    /// A script that builds it, in BUILD, from its folder here, SOURCE.
+    /// A script that builds it in BUILD; SOURCE is the folder of this file.
     pub(crate) prepare: Option<&'static str>,
     pub(crate) way: Way,
-    /// For a shell, with IF (where to listen), HERE and THERE (addresses), DIR (a folder of its own, where it is).
+    /// A shell script that runs it, with IF (the interface), HERE and THERE (addresses), and DIR (a separate
+    /// folder, in which it runs).
     pub(crate) script: &'static str,
-    /// How many handles it has open at once at least.
+    /// The minimum number of handles that it has open at once.
     pub(crate) handles: usize,
-    /// Whether it captures by libpcap.
+    /// Whether it captures with libpcap.
     pub(crate) captures: bool,
-    /// Its last line is pcap_stats's, which counts packets as received that no filter has seen yet, where that is
-    /// not the kernel's: with the engine `xdp`.
+    /// Its last line has the counts of pcap_stats, and is not compared with the engine `xdp`: if the filter
+    /// runs in user space, packets that were not filtered yet count as received.
     pub(crate) ends_with_statistics: bool,
-    /// Why it cannot have the engine `xdp`.
+    /// Why it cannot use the engine `xdp`.
     pub(crate) without_xdp: Option<&'static str>,
     pub(crate) end: End,
-    /// Says what the client wrote, if that is not what it says.
+    /// A script that prints what the client wrote, if its result is not its output.
     pub(crate) report: Option<&'static str>,
-    /// Leaves out what depends on the time.
+    /// Removes what depends on the time.
     pub(crate) normal: fn(&str) -> String,
-    /// What it must have found.
+    /// What its result must contain.
     pub(crate) expects: &'static [&'static str],
 }
 
 impl Client {
-    /// What the drop-in captures by: for who only listens, whatever it can.
+    /// The engines to test: clients that only listen also run with `xdp`, if they can use it.
     pub(crate) fn engines(&self) -> impl Iterator<Item = Engine> {
         let only_listens = self.way != Way::Asks && self.captures && self.without_xdp.is_none();
         [Engine::Packet, Engine::Xdp]
@@ -87,7 +88,7 @@ impl Client {
     }
 }
 
-/// What most of them have in common.
+/// The values that most clients have in common.
 const LISTENER: Client = Client {
     name: "",
     needs: "",
@@ -103,8 +104,8 @@ const LISTENER: Client = Client {
     normal: as_is,
     expects: &[],
 };
-/// dumpcap keeps CAP_NET_ADMIN and CAP_NET_RAW only, before it opens anything.
-const GIVES_RIGHTS_UP: Option<&str> = Some("it gives up the rights to load programs and to lock memory");
+/// Before dumpcap opens a device, it drops all capabilities except CAP_NET_ADMIN and CAP_NET_RAW.
+const GIVES_RIGHTS_UP: Option<&str> = Some("it drops the capabilities to load programs and to lock memory");
 
 /// tcpdump, when it only records.
 pub(crate) const RECORDER: Client = LISTENER;
@@ -178,10 +179,10 @@ pub(crate) const CLIENTS: &[Client] = &[
     Client {
         name: "argus",
         needs: "argus:argus-server ra:argus-client",
-        // It reports what goes on every so often, which would cut flows where it happens to be.
+        // argus reports active flows at intervals, which would split flows at arbitrary points.
         script: "exec argus -i $IF -S 3600 -w $DIR/argus",
         report: Some("ra -n -r $DIR/argus -s proto saddr sport dir daddr dport spkts dpkts sbytes dbytes"),
-        // Records of argus about itself count how often it was awake.
+        // argus's management records count its wake-ups.
         normal: |text| sorted(&lines_without(text, &["   man "])),
         expects: &["10.9.0.1", "tcp", "udp"],
         ..LISTENER
@@ -203,7 +204,7 @@ pub(crate) const CLIENTS: &[Client] = &[
         end: End::Terminate,
         // It captures by itself, and uses libpcap for filters and savefiles.
         captures: false,
-        // Put together again: a file ends with each minute, wherever flows are.
+        // Flows are aggregated, because files end each minute and split flows.
         report: Some("nfdump -R $DIR -a -q -N -o 'fmt:%pr %sa %sp %da %dp %pkt %byt'"),
         normal: sorted,
         expects: &["10.9.0.1"],
@@ -256,7 +257,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         name: "sipgrep",
         needs: "sipgrep:sipgrep",
         script: "exec sipgrep -d $IF -C",
-        // Behind the last message it prints what was in its memory before.
+        // After the last message it prints earlier contents of its memory.
         normal: |text| times(text.split("BAD M").next().unwrap_or_default()),
         expects: &["INVITE sip:there"],
         ..LISTENER
@@ -281,7 +282,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
         name: "urlsnarf",
         without_xdp: Some("it opens the device twice, and a receive queue serves one capture"),
         needs: "urlsnarf:dsniff",
-        // It names no timeout, for which libpcap waits until a block is full.
+        // It sets no timeout, so libpcap waits until a block is full.
         way: Way::ListensAlone("stdbuf -oL urlsnarf -n -p $FILE"),
         script: "exec stdbuf -oL urlsnarf -i $IF -n",
         normal: |text| times(&lines_without(text, &["urlsnarf:"])),
@@ -317,7 +318,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "pads",
         needs: "pads:pads",
-        // It reads memory that it has not written, and lives as long as zeros are there.
+        // It reads uninitialised memory, and crashes unless that is zero.
         way: Way::ListensAlone(concat!(zeros!(), "exec pads -r $FILE -w $DIR/assets.csv")),
         script: concat!(zeros!(), "exec pads -i $IF -w $DIR/assets.csv"),
         report: Some("cut -d, -f1-5 $DIR/assets.csv"),
@@ -376,7 +377,7 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
             "PYTHONPATH=$BUILD/pcapy-ng /usr/bin/python3 -c 'import pcapy; assert \"pcapy-ng\" in pcapy.__file__' 2>/dev/null || \
              /usr/bin/python3 -m pip install -q --no-deps --upgrade --target $BUILD/pcapy-ng pcapy-ng==2.1.0",
         ),
-        // Its wheel brings a libpcap of its own, under another name.
+        // Its wheel includes a libpcap under another name.
         script: concat!(
             "[ -z \"$LD_LIBRARY_PATH\" ] || export LD_PRELOAD=$LD_LIBRARY_PATH/libpcap.so.1
                  PYTHONPATH=$BUILD/pcapy-ng exec /usr/bin/python3 -c \"",

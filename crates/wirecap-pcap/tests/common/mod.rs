@@ -1,4 +1,4 @@
-//! Beds for programs that capture, and the drop-in for them to find.
+//! Beds for programs that capture, and directories in which they find the drop-in.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
@@ -15,10 +15,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use wirecap_testbed::{Namespace, VethPair};
 
-/// What no program of ours takes so long for.
+/// No program in these tests runs for this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Which libpcap a program gets.
+/// Which libpcap a program loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
     System,
@@ -28,7 +28,7 @@ pub(crate) enum Library {
 /// The library as cargo built it.
 pub(crate) fn built() -> PathBuf {
     let test = env::current_exe().unwrap();
-    // Not a folder higher: what lies there `cargo test` does not renew.
+    // Not in the parent directory: `cargo test` does not update the file there.
     let deps = test.parent().unwrap();
     let path = deps.join("libwirecap_pcap.so");
     assert!(path.exists(), "{} is not there", path.display());
@@ -50,7 +50,7 @@ pub(crate) fn with_all_names(library: &Path) -> TempDir {
     folder
 }
 
-/// The system's library, which the loader finds for a program that asks for it.
+/// The system's library, as the loader finds it.
 pub(crate) fn system_library() -> PathBuf {
     let output =
         Command::new("ldconfig").arg("-p").env("PATH", "/sbin:/usr/sbin:/bin:/usr/bin").output().unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn system_library() -> PathBuf {
     Path::new(line.rsplit("=> ").next().unwrap()).canonicalize().unwrap()
 }
 
-/// Two ends of a cable in one namespace: `a0`, on which tests send, and `a1`, where programs capture.
+/// Two ends of a cable in one namespace: tests send on `a0`, and programs capture on `a1`.
 pub(crate) struct Bed {
     pub(crate) namespace: Namespace,
     pub(crate) pair: VethPair,
@@ -72,10 +72,10 @@ impl Bed {
         Self { namespace, pair }
     }
 
-    /// A program that gets one library or the other.
+    /// A command that runs a program with this library.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>, library: Library) -> Command {
         let mut command = Command::new(program);
-        // Cargo names folders of its own, where another build of ours may lie.
+        // Cargo sets this variable to its directories, which may contain another build of the drop-in.
         command.env_remove("LD_LIBRARY_PATH");
         if library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", drop_in());
@@ -87,7 +87,7 @@ impl Bed {
         self.namespace.run_in(|| command.spawn()).unwrap().expect("the program is installed")
     }
 
-    /// Runs a program to its end, with all that it says.
+    /// Runs a program to its end, and returns its output.
     pub(crate) fn run(&self, command: &mut Command) -> Output {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         finish(self.spawn(command))
@@ -99,7 +99,7 @@ impl Bed {
     }
 }
 
-/// Waits for a program that should end by itself, and ends it if it does not.
+/// Waits for a program that should end by itself, and kills it if it does not.
 pub(crate) fn finish(mut child: Child) -> Output {
     let id = Pid::from_child(&child);
     let deadline = Instant::now() + PATIENCE;
@@ -115,7 +115,7 @@ pub(crate) fn finish(mut child: Child) -> Output {
         }
         let late = (!output.is_finished()).then(|| state(id));
         if late.is_some() {
-            // It was not waited for: the id is still its own.
+            // No thread has reaped the process yet, so the id still belongs to it.
             let _ = kill_process(id, Signal::KILL);
         }
         (output.join().unwrap(), late)
@@ -126,7 +126,8 @@ pub(crate) fn finish(mut child: Child) -> Output {
     output
 }
 
-/// What a process does and which signals it blocks, ignores and handles, and its libpcap, with the drop-in both.
+/// What a process waits for, which signals it blocks, ignores and handles, and which libpcap it has loaded:
+/// with the drop-in, both.
 fn state(process: Pid) -> String {
     let read = |file| fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
     let (status, maps) = (read("status"), read("maps"));
@@ -140,13 +141,13 @@ fn state(process: Pid) -> String {
         .replace('\t', " ")
 }
 
-/// Sends a signal to a program that was not waited for yet.
+/// Sends a signal to a program that was not reaped yet.
 pub(crate) fn signal_to(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until all threads of processes sleep: however busy the machine, they have had their turn for what has come.
-/// For those that never sleep it does not wait long.
+/// Waits until all threads of these processes sleep: then they have processed what has arrived, however busy
+/// the machine is. Gives up after some seconds, because some processes never sleep.
 pub(crate) fn wait_for_sleep(processes: impl Fn() -> Vec<u32>) {
     let deadline = Instant::now() + Duration::from_secs(4);
     let mut looks = 0;
@@ -157,12 +158,12 @@ pub(crate) fn wait_for_sleep(processes: impl Fn() -> Vec<u32>) {
 }
 
 fn sleeps(process: u32) -> bool {
-    // One that has ended has nothing more to do.
+    // A process that has ended counts as sleeping.
     let threads = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
     threads.map(|thread| words_of_stat(&thread.path())).all(|words| !matches!(&*words[0], "R" | "D"))
 }
 
-/// The processes whose session a process has begun.
+/// The processes of the session that `leader` has started.
 pub(crate) fn processes_of_session(leader: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let ids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
@@ -170,10 +171,10 @@ pub(crate) fn processes_of_session(leader: u32) -> Vec<u32> {
     ids.filter(is_member).collect()
 }
 
-/// State and session of a process or a thread, by its folder in /proc; empty if it has ended.
+/// State and session of a process or a thread, from its directory in /proc; empty if it has ended.
 fn words_of_stat(folder: &Path) -> [String; 2] {
     let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
-    // Its name, in parentheses, may hold anything. Behind it: state, parent, group, session.
+    // Its name, in parentheses, may contain any character. After it: state, parent, process group, session.
     let words: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
     [0, 3].map(|index| words.get(index).copied().unwrap_or_default().to_owned())
 }
@@ -186,13 +187,13 @@ fn read_all(pipe: Option<impl std::io::Read>) -> Vec<u8> {
     bytes
 }
 
-/// Everything that a program said.
+/// A program's standard output and standard error.
 pub(crate) fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))
 }
 
-/// A C program of the tests', compiled once.
+/// Compiles a C program of the tests.
 pub(crate) fn compile(source: &str, folder: &Path, flags: &[&str]) -> PathBuf {
     let program = folder.join(Path::new(source).file_stem().unwrap());
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(source);

@@ -1,5 +1,5 @@
-//! libpcap's own test programs, unmodified, do on the drop-in what they do on the system's libpcap, and so does tcpdump in
-//! its own tests. `make clients` runs them: their sources are fetched.
+//! libpcap's own test programs, unmodified, behave the same with the drop-in as with the system's libpcap,
+//! and so does tcpdump in its own tests. `make clients` runs them, because their sources have to be fetched.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -22,13 +22,13 @@ use tempfile::TempDir;
 use wirecap::savefile::Reader;
 use wirecap_testbed::{PacketSender, Sizes, Stamp, Traffic, privileged};
 
-/// How many frames are sent, of which every tenth is TCP by its header.
+/// The number of frames that are sent. Every tenth has TCP in its header.
 const SENT: u64 = 500;
 const UDP: u64 = SENT - SENT / 10;
-/// How long after the last packet that is expected others may come that are not.
+/// How long to wait for unexpected packets after the last expected one.
 const LINGERING: Duration = Duration::from_millis(100);
 
-/// A program that was built, and where it runs.
+/// A test program, and the bed in which it runs.
 struct TestProgram {
     folder: TempDir,
     name: &'static str,
@@ -36,7 +36,7 @@ struct TestProgram {
 }
 
 impl TestProgram {
-    /// `None` where tests of this kind cannot run, which was said then.
+    /// `None`, after a message, if tests of this kind cannot run.
     fn new(name: &'static str) -> Option<Self> {
         if !privileged() {
             return None;
@@ -50,7 +50,7 @@ impl TestProgram {
         Some(Self { folder, name, bed })
     }
 
-    /// Its lines come as it says them, it cannot open many files, and SIGINT ends it if it has no handler.
+    /// Output is line-buffered, few files can be opened, and SIGINT ends the program if it has no handler.
     fn command(&self, library: Library, arguments: &[&str]) -> Command {
         let mut command = self.bed.command("sh", library);
         // A background job of a shell without job control ignores SIGINT, and so do all programs that it starts.
@@ -61,7 +61,8 @@ impl TestProgram {
         command
     }
 
-    /// What it says without traffic, and how it ends, on one library after the other.
+    /// Runs the program without traffic with each library, asserts that output and exit status are the same,
+    /// and returns them.
     fn says_the_same(&self, arguments: &[&str]) -> String {
         let [theirs, ours] = [Library::System, Library::DropIn].map(|library| {
             let output = self.bed.run(&mut self.command(library, arguments));
@@ -78,7 +79,8 @@ impl TestProgram {
         Listener { child, lines, reader }
     }
 
-    /// Two of it listen to the same frames, one on each library; `arguments` get a file for each, if they want one.
+    /// Two instances listen to the same frames, one with each library. `FILE` in `arguments` is replaced with
+    /// a separate file for each.
     fn listen_both(&self, arguments: &[&str]) -> [Listener; 2] {
         [Library::System, Library::DropIn].map(|library| {
             let file = self.file(library);
@@ -106,8 +108,9 @@ impl TestProgram {
         }
     }
 
-    /// Two of it listen until both have seen `expected` packets, then are interrupted; gives what they said
-    /// beside how many packets came when, which no library promises.
+    /// Two instances listen until both have seen `expected` packets, and are then interrupted. Asserts that
+    /// their output is the same and returns it, without the packet counts of each call, which no library
+    /// guarantees.
     fn sees_the_same(&self, arguments: &[&str], expected: u64) -> String {
         let listeners = self.listen_both(arguments);
         listeners
@@ -135,7 +138,7 @@ impl TestProgram {
     }
 }
 
-/// A program that listens.
+/// A running program that listens.
 struct Listener {
     child: Child,
     lines: Arc<Mutex<String>>,
@@ -156,7 +159,7 @@ impl Listener {
         signal_to(&self.child, Signal::INT);
     }
 
-    /// What it said, and how it ended.
+    /// Waits for its end; returns its output and exit status.
     fn end(self) -> String {
         let output = finish(self.child);
         self.reader.join().unwrap();
@@ -175,7 +178,7 @@ fn collect(output: ChildStdout, lines: Arc<Mutex<String>>) -> JoinHandle<()> {
     })
 }
 
-/// `N packets seen, N packets counted ...`: what each of these calls gave, which are to be the same.
+/// The count in each line `N packets seen, N packets counted ...`, whose two numbers must be equal.
 fn calls(text: &str) -> impl Iterator<Item = u64> {
     let count = |line: &str| {
         let (seen, rest) = line.split_once(" packets seen, ")?;
@@ -190,7 +193,7 @@ fn packets(text: &str) -> u64 {
     calls(text).sum()
 }
 
-/// Every line once, without numbers in those that tell how many packets there were.
+/// The distinct lines, without the numbers in lines with packet counts.
 fn without_counts(text: &str) -> String {
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -206,11 +209,13 @@ fn without_counts(text: &str) -> String {
 #[test]
 fn capturetest() {
     let Some(program) = TestProgram::new("capturetest") else { return };
-    // Caught, broken out of, with packets at once or every second, blocking or not.
+    // With SIGINT caught, with breaking out of the loop, with packets at once or after a timeout, blocking or
+    // not.
     let broken = ["-s", "-b", "-i", "a1", "udp"];
     assert!(program.sees_the_same(&broken, UDP).contains("Broken out of loop"));
     program.sees_the_same(&["-s", "-b", "-r", "-m", "-i", "a1"], SENT);
-    // libpcap ends a read for a break in this mode when there are packets only, the drop-in at once: it is not asked for here.
+    // In nonblocking mode libpcap ends a read for pcap_breakloop only when there are packets, the drop-in at
+    // once, so this is not tested.
     program.sees_the_same(&["-n", "-t", "10", "-i", "a1", "udp"], UDP);
     program.sees_the_same(&["-m", "-i", "a1"], SENT);
     for refused in [&["-i", "nonesuch"][..], &["-i", "a1", "no such filter"], &["-t", "x"], &["-x"]] {
@@ -249,7 +254,7 @@ fn selpolltest() {
 
 #[test]
 fn programs_end_on_sigint_if_the_tests_run_as_a_background_job() {
-    // selpolltest has no handler.
+    // selpolltest has no handler for SIGINT.
     let Some(program) = TestProgram::new("selpolltest") else { return };
     let mut job = program.bed.command("sh", Library::System);
     job.args(["-c", "trap '' INT; exec \"$0\" --exact selpolltest"]).arg(std::env::current_exe().unwrap());
@@ -261,7 +266,8 @@ fn programs_end_on_sigint_if_the_tests_run_as_a_background_job() {
 fn nonblocktest() {
     let Some(program) = TestProgram::new("nonblocktest") else { return };
     let listeners = program.listen_both(&["-i", "a1"]);
-    // It says nothing before it loops until the first packet; what it says in the end is that a descriptor is lacking.
+    // It prints nothing before it loops until the first packet. In the end it prints that it has no
+    // descriptor left.
     let deadline = Instant::now() + PATIENCE;
     while listeners.iter().any(|listener| !listener.reader.is_finished()) {
         assert!(Instant::now() < deadline, "it waits for packets that came");
@@ -283,7 +289,7 @@ fn threadsignaltest() {
     }
 }
 
-/// Two threads speak, and whether the signal reaches the one that was woken already is a matter of chance.
+/// Two threads print, and whether the signal reaches the one that was already woken is a matter of chance.
 fn sorted(text: &str) -> String {
     let mut lines: Vec<&str> = text.lines().filter(|line| *line != "Got SIGUSR1").collect();
     lines.sort_unstable();
@@ -296,7 +302,7 @@ fn writecaptest() {
     for (arguments, expected) in [(&["-i", "a1"][..], SENT), (&["-s", "40", "-i", "a1", "udp"], UDP)] {
         let listeners = program.listen_both(&[&["-w", "FILE"], arguments].concat());
         let files = [Library::System, Library::DropIn].map(|library| program.file(library));
-        // It says nothing until it has opened its file, which is after its filter.
+        // It prints nothing until it has opened its file, which it does after it has set its filter.
         for (listener, file) in listeners.iter().zip(&files) {
             listener.wait_for("file", |_| Path::new(file).exists());
         }
@@ -356,7 +362,7 @@ fn opentest() {
 }
 
 #[test]
-fn programs_that_need_no_traffic() {
+fn programs_without_traffic_behave_the_same_with_both_libraries() {
     for (name, runs) in [
         ("can_set_rfmon_test", &[&["a1"][..], &["lo"], &["any"], &["nonesuch"], &[]][..]),
         ("findalldevstest", &[&[]]),

@@ -1,5 +1,5 @@
-//! The sources of libpcap's test programs and of tcpdump's tests, of the versions that this system has: fetched once,
-//! unmodified, and not kept in the tree.
+//! Fetches the sources of libpcap's test programs and of tcpdump's tests, in the versions of this system.
+//! They are fetched once, unmodified, and are not part of the tree.
 
 use std::fs;
 use std::io::Write;
@@ -9,8 +9,9 @@ use std::sync::OnceLock;
 
 use crate::common::said;
 
-/// Fetches the source SOURCE that Debian built this system's PACKAGE of, or the one that it has now, whose archive apt
-/// verifies, by lists of its own: the system's may not name sources, and stay as they are.
+/// Fetches the source SOURCE from which Debian built this system's PACKAGE, or else the current one; apt
+/// verifies the archive. Separate package lists are used, because the system's lists may not include sources
+/// and must not change.
 const FETCH: &str = "
 version=$(dpkg-query -W -f '${Version}' $PACKAGE)
 done=$BUILD/$SOURCE-$version
@@ -30,9 +31,9 @@ if [ ! -d \"$done\" ]; then
     apt=\"apt-get -qq -o Acquire::Retries=3 -o Acquire::http::Timeout=20 -o APT::Sandbox::User=root
       -o Dir::Etc::SourceList=$work/all.$form -o Dir::Etc::SourceParts=/dev/null
       -o Dir::State::Lists=$work/lists -o Dir::Cache=$work/cache\"
-    # Lists of others, which have no sources, do not matter.
+    # Repositories without sources do not matter.
     $apt update || true
-    # An archive keeps the latest version only.
+    # The archive keeps only the latest version.
     { $apt source --download-only $SOURCE=$version || $apt source --download-only $SOURCE; } && break
   done
   tar -xzf \"$SOURCE\"_*.orig.tar.gz -C \"$SOURCE\" --strip-components=1
@@ -41,17 +42,17 @@ fi
 echo \"$done\"
 ";
 
-/// What programs are built of beside the system's headers: what the package of these does not have.
+/// Headers that programs need in addition to the system's: those that its package does not include.
 const OWN_HEADERS: [&str; 1] = ["varattrs.h"];
 
-/// What is fetched.
+/// A source to fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fetched {
     Libpcap,
     Tcpdump,
 }
 
-/// The folder with a source; `None` where it cannot be fetched, which was said then.
+/// The directory of a source; `None`, after a SKIP message, if it cannot be fetched.
 pub(crate) fn or_skip(what: Fetched) -> Option<&'static Path> {
     match fetched(what) {
         Ok(source) => Some(source),
@@ -64,7 +65,7 @@ pub(crate) fn or_skip(what: Fetched) -> Option<&'static Path> {
     }
 }
 
-/// The folder with the source, or why there is none.
+/// The directory of the source, or the reason why there is none.
 fn fetched(what: Fetched) -> Result<&'static Path, String> {
     static FOLDERS: [OnceLock<Result<PathBuf, String>>; 2] = [const { OnceLock::new() }; 2];
     let (package, source) = match what {
@@ -84,7 +85,7 @@ fn fetched(what: Fetched) -> Result<&'static Path, String> {
     FOLDERS[what as usize].get_or_init(fetch).as_deref().map_err(Clone::clone)
 }
 
-/// Builds a test program into `folder`, as it is, against the system's headers.
+/// Builds an unmodified test program in `folder`, with the system's headers.
 pub(crate) fn build(source: &Path, name: &str, folder: &Path) -> PathBuf {
     let headers = folder.join("include");
     fs::create_dir_all(&headers).unwrap();

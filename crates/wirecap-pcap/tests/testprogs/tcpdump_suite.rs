@@ -1,5 +1,5 @@
-//! tcpdump's own tests, which read savefiles: the system's tcpdump does the same in them on the drop-in as on the system's
-//! libpcap.
+//! tcpdump's own tests, which read savefiles: the system's tcpdump has the same results with the drop-in as
+//! with the system's libpcap.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use wirecap_testbed::privileged;
 use crate::common::{Bed, Library, said};
 use crate::source::{self, Fetched};
 
-/// tcpdump 4.99.3 has 600 of them. Fewer would be another suite than this test is for.
+/// tcpdump 4.99.3 has 600 tests. With far fewer, this is a different suite.
 const TESTS_MIN: usize = 500;
 
-/// What the suite must know of how tcpdump was built: a file that configure makes.
+/// The contents of config.h, which tells the suite how tcpdump was built.
 fn configuration() -> &'static str {
     let libraries = Command::new("sh").args(["-c", "ldd $(command -v tcpdump)"]).output().unwrap();
     if said(&libraries).contains("libcrypto") { "#define HAVE_LIBCRYPTO 1\n" } else { "" }
 }
 
-/// What each test came to, and the output of all, on one library.
+/// Runs the suite with a library; returns the outcome of each test, and its output.
 fn run(bed: &Bed, source: &Path, library: Library) -> (Vec<String>, Vec<(String, Vec<u8>)>) {
     let folder = tempfile::tempdir().unwrap();
     let copied = Command::new("cp").arg("-r").arg(source.join("tests")).arg(folder.path()).status().unwrap();
     assert!(copied.success());
     fs::write(folder.path().join("config.h"), configuration()).unwrap();
     let mut command = bed.command("perl", library);
-    // Its secrets are in a folder that only root can read.
+    // The suite's key files are in a folder that only root can read.
     command.arg("tests/TESTrun").env("TCPDUMP_BIN", "tcpdump -Z root").current_dir(folder.path());
     let output = bed.run(command.stdin(Stdio::null()));
     let text = said(&output);
@@ -34,7 +34,7 @@ fn run(bed: &Bed, source: &Path, library: Library) -> (Vec<String>, Vec<(String,
     let mut said: Vec<(String, Vec<u8>)> = fs::read_dir(folder.path().join("tests/NEW"))
         .unwrap()
         .map(|entry| entry.unwrap())
-        // What goes to standard error names the library's version, and is a part of the outcome.
+        // Standard error is not compared: it names the library's version, and is a part of the outcome.
         .filter(|entry| entry.path().extension().is_some_and(|extension| extension == "out"))
         .map(|entry| (entry.file_name().to_string_lossy().into_owned(), fs::read(entry.path()).unwrap()))
         .collect();
@@ -43,7 +43,7 @@ fn run(bed: &Bed, source: &Path, library: Library) -> (Vec<String>, Vec<(String,
 }
 
 #[test]
-fn tcpdump_passes_the_same_of_its_own_tests() {
+fn tcpdumps_own_tests_have_the_same_results_with_both_libraries() {
     if !privileged() {
         return;
     }

@@ -1,4 +1,4 @@
-// A program on gopacket.
+// A program that uses gopacket.
 package main
 
 import (

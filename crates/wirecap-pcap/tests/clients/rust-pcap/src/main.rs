@@ -1,4 +1,4 @@
-//! A program on the crate `pcap`.
+//! A program that uses the crate `pcap`.
 
 fn main() {
     let mut capture = pcap::Capture::from_device("a1").unwrap().promisc(true).snaplen(200).timeout(100).open().unwrap();
