@@ -77,8 +77,8 @@ pub(crate) struct Live {
     sender: Arc<OwnedFd>,
     waker: Waker,
     capture: Arc<Capture>,
-    /// In a group, the ring whose counters belong to the handle; otherwise all rings belong to it.
-    ring: Option<usize>,
+    /// In a group, the worker whose home rings' counters belong to the handle; otherwise those of all rings do.
+    worker: Option<usize>,
     device: Device,
     membership: Option<Membership>,
     /// The number of forks when the handle was opened.
@@ -164,7 +164,7 @@ impl Live {
         sole: Option<SoleReader>,
     ) -> Self {
         let Origin { capture, worker, filter, membership } = from;
-        let (ring, waker) = (worker.index(), worker.waker());
+        let (index, waker) = (worker.index(), worker.waker());
         let (cuts, forks) = (sole.is_none(), forks::count());
         // In a group a reader must notice that others need help, and the kernel already wakes the reader of a
         // packet socket only once per block.
@@ -173,13 +173,10 @@ impl Live {
         let rest = Rest::new(longest_rest, capture.geometry().cells());
         let promiscuous = request.promiscuous.is_some_and(|on| on != 0);
         let interface_drops = InterfaceDrops::of(&device.name);
-        // In a group, the handle counts the packets of the ring with the worker's index; otherwise the only
-        // worker has all rings.
-        let ring = membership.is_some().then_some(ring);
         Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
             ahead: UnsafeCell::new(Ahead::new()),
-            ring,
+            worker: membership.is_some().then_some(index),
             pollable,
             sender,
             waker,
@@ -340,8 +337,8 @@ impl Live {
     /// Returns the number of packets that passed the filter, including waiting and dropped ones, and the
     /// number of dropped ones. A signal handler may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let rings = self.ring.map_or(0..self.capture.ring_count(), |ring| ring..ring + 1);
-        let tallies = rings.map(|ring| self.capture.tally(ring));
+        let is_own = |ring: &usize| self.worker.is_none_or(|own| self.capture.home_worker(*ring) == own);
+        let tallies = (0..self.capture.ring_count()).filter(is_own).map(|ring| self.capture.tally(ring));
         let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
         for tally in tallies {
             arrived += tally.arrived;
@@ -359,7 +356,7 @@ impl Live {
             // Waiting packets were not filtered yet, and most of them may not match.
             _ if sifts => taken,
             None => arrived,
-            // In a group other handles took some of this ring's packets, and this handle some of theirs.
+            // In a group other handles took some of these rings' packets, and this handle some of theirs.
             Some(_) => taken + arrived.saturating_sub(delivered),
         };
         let received = passed.saturating_sub(refused) + dropped;

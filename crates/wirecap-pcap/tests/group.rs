@@ -78,14 +78,15 @@ const SKEWED_RATE: f64 = 1.6 * 5000.0;
 const SKEWED_BYTES: u16 = 1500;
 const SKEWED_TIME: Duration = Duration::from_secs(5);
 
-/// Sends this load to handlers on `devices`, and returns the counts.
+/// Sends this load, in so many flows, to handlers on `devices` of a bed, and returns the counts.
 fn handlers(
+    bed: &Bed,
     watch: &Watch,
     library: Library,
     devices: &[&str],
     settings: &[(&str, &str)],
+    flows: u32,
 ) -> Result<Books, String> {
-    let bed = Bed::new();
     let folder = tempfile::tempdir().unwrap();
     let program = compile("handlers.c", folder.path(), &[]);
     let mut command = bed.command(program, library);
@@ -97,7 +98,7 @@ fn handlers(
     output.read_line(&mut line).unwrap();
     child.stdout = Some(output.into_inner());
     assert_eq!(line, "ready\n", "{}", said(&finish(child)));
-    let traffic = Traffic { sizes: Sizes::fixed(SKEWED_BYTES), ..Traffic::to(&bed.pair.receiver) };
+    let traffic = Traffic { sizes: Sizes::fixed(SKEWED_BYTES), flows, ..Traffic::to(&bed.pair.receiver) };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
     let (mut ticks, mut sent) = (Ticks::new(SKEWED_TIME), 0);
     while let Some(at) = ticks.next_at() {
@@ -134,7 +135,8 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
     }
     let _lock = loss_lock().unwrap();
     let parts = ["a1=udp[1] & 3 = 0 or udp[1] & 3 = 3", "a1=udp[1] & 3 = 1", "a1=udp[1] & 3 = 2"];
-    let plain = repeat_if_disturbed("libpcap", |watch| handlers(watch, Library::System, &parts, &[]));
+    let plain =
+        repeat_if_disturbed("libpcap", |watch| handlers(&Bed::new(), watch, Library::System, &parts, &[], 1));
     assert_eq!((plain.got + plain.dropped, plain.received), (plain.sent, plain.sent), "{plain:?}");
     assert!(plain.dropped > plain.sent / 5, "one handler did more than it can: {plain:?}");
     assert_eq!(plain.shares.iter().filter(|share| **share > 0).count(), 1, "the load is skewed: {plain:?}");
@@ -149,7 +151,7 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
                 ("WIRECAP_R", "16"),
                 ("WIRECAP_T", threshold),
             ];
-            let books = handlers(watch, Library::DropIn, &devices, &settings)?;
+            let books = handlers(&Bed::new(), watch, Library::DropIn, &devices, &settings, 1)?;
             assert_eq!((books.got + books.dropped, books.received), (books.sent, books.sent), "{books:?}");
             Ok(books)
         }
@@ -162,6 +164,33 @@ fn heavy_handlers_under_skewed_load_lose_packets_on_libpcap_and_none_in_a_group(
         books => Ok(books),
     });
     assert!(group.shares.iter().all(|share| *share > 0), "no handle helped: {group:?}");
+}
+
+/// A worker without a ring of its own index is no exception: every ring is the home ring of one worker.
+#[test]
+fn the_statistics_of_a_group_with_fewer_handles_than_rings_count_all_rings() {
+    if !privileged() {
+        return;
+    }
+    let _lock = loss_lock().unwrap();
+    for engine in ["packet", "xdp"] {
+        let settings = [
+            ("WIRECAP_ENGINE", engine),
+            ("WIRECAP_GROUP", "a1@0-2"),
+            ("WIRECAP_WORKERS", "1"),
+            ("WIRECAP_M", "64"),
+            ("WIRECAP_R", "16"),
+        ];
+        let bed = Bed::with_queues(3);
+        let run = |watch: &Watch| handlers(&bed, watch, Library::DropIn, &["a1@1"], &settings, 32);
+        let books = repeat_if_disturbed(engine, run);
+        assert_eq!(
+            (books.got + books.dropped, books.received),
+            (books.sent, books.sent),
+            "{engine}: {books:?}"
+        );
+        assert!(books.dropped > books.sent / 5, "{engine}: the handler did more than it can: {books:?}");
+    }
 }
 
 #[test]

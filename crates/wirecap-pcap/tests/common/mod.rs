@@ -67,8 +67,13 @@ pub(crate) struct Bed {
 
 impl Bed {
     pub(crate) fn new() -> Self {
+        Self::with_queues(1)
+    }
+
+    /// With so many receive queues.
+    pub(crate) fn with_queues(queues: u32) -> Self {
         let namespace = Namespace::new().unwrap();
-        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), queues, 1500).unwrap();
         Self { namespace, pair }
     }
 

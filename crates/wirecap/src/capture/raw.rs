@@ -24,6 +24,11 @@ impl Capture {
         self.shared.group.rings()[ring].tally()
     }
 
+    /// The index of the worker whose home ring this is. A signal handler may call it.
+    pub fn home_worker(&self, ring: usize) -> usize {
+        self.shared.group.home_of(ring)
+    }
+
     /// The number of packets that arrived at a ring and were not dropped, captured or not.
     pub fn arrived(&self, ring: usize) -> u64 {
         self.shared.group.rings()[ring].arrived()
