@@ -49,6 +49,16 @@ fn this_thread() -> usize {
     })
 }
 
+/// Whether the caller is a signal handler on the alternate stack of sigaltstack(2), whose address says nothing
+/// about the order of calls.
+fn is_on_signal_stack() -> bool {
+    // SAFETY: zeroed memory is a valid `stack_t`, and the call only writes to it.
+    unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        libc::sigaltstack(std::ptr::null(), &raw mut stack) == 0 && stack.ss_flags & libc::SS_ONSTACK != 0
+    }
+}
+
 /// Whether no thread of this process has this number.
 fn is_gone(thread: usize) -> bool {
     // SAFETY: signal 0 only checks whether the thread exists.
@@ -100,13 +110,13 @@ impl Turn {
     }
 
     /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler that
-    /// interrupted the read.
+    /// interrupted the read. On an alternate signal stack a read that was left by longjmp counts as well.
     pub(crate) fn is_on_this_stack(&self) -> bool {
         let mark = 0_u8;
         let owner = self.thread.load(Ordering::Relaxed);
         owner != NO_THREAD
             && owner == this_thread()
-            && (&raw const mark).addr() < self.frame.load(Ordering::Relaxed)
+            && ((&raw const mark).addr() < self.frame.load(Ordering::Relaxed) || is_on_signal_stack())
     }
 
     /// Closes the handle. Returns whether the caller must free it; if not, the reading thread does.
@@ -180,6 +190,42 @@ mod tests {
     fn a_seat_is_free_after_its_thread_has_ended() {
         assert_eq!(orphaned().enter(), Some(Seat::First));
         assert!(orphaned().close(), "no thread reads any more");
+    }
+
+    #[test]
+    fn a_handler_on_an_alternate_stack_does_not_free_a_handle_that_is_read() {
+        static TURN: Turn = Turn::new();
+        static IS_INSIDE: AtomicBool = AtomicBool::new(false);
+        static MUST_FREE: AtomicBool = AtomicBool::new(true);
+        extern "C" fn close(_: libc::c_int) {
+            IS_INSIDE.store(TURN.is_on_this_stack(), Ordering::SeqCst);
+            MUST_FREE.store(TURN.close(), Ordering::SeqCst);
+        }
+        #[inline(never)]
+        fn read() -> bool {
+            let seat = TURN.enter().unwrap();
+            // SAFETY: the handler uses atomics and system calls only.
+            unsafe { libc::raise(libc::SIGUSR2) };
+            TURN.leave(seat)
+        }
+        // Above the frames of the calls below, where an outer call would be.
+        let mut memory = [0_u8; 1 << 16];
+        let stack = libc::stack_t { ss_sp: memory.as_mut_ptr().cast(), ss_flags: 0, ss_size: memory.len() };
+        // SAFETY: the memory outlives its use: the alternate stack is disabled below.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = close as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_ONSTACK;
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &raw const action, std::ptr::null_mut()), 0);
+            let mut before: libc::stack_t = std::mem::zeroed();
+            assert_eq!(libc::sigaltstack(&raw const stack, &raw mut before), 0);
+            let reader_frees = read();
+            assert_eq!(libc::sigaltstack(&raw const before, std::ptr::null_mut()), 0);
+            assert!(reader_frees, "the reader is the last one");
+        }
+        std::hint::black_box(&mut memory);
+        assert!(IS_INSIDE.load(Ordering::SeqCst));
+        assert!(!MUST_FREE.load(Ordering::SeqCst), "the read has not ended");
     }
 
     #[test]
