@@ -1,15 +1,14 @@
 //! The table of handles. A program's `pcap_t *` is the address of a slot.
 //!
 //! A handle is recognised by its address: the slot of a handle that was closed or never opened is empty, and
-//! a handle of the real library is outside the table. A lookup takes no lock, so a signal handler may do it.
-//! Slots are reused as late as possible.
+//! a handle of the real library is outside the table. Looking a handle up and removing it take no lock and
+//! allocate no memory, so a signal handler may do both. Slots are taken in turn, so a slot is reused as late as
+//! possible: a program may still use the handle that it closed.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
 use std::ffi::c_char;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use crate::abi::{Pcap, RealPcap};
 use crate::handle::Handle;
@@ -21,26 +20,8 @@ const PLACES: usize = 1 << 16;
 const PLACE_BYTES: usize = size_of::<AtomicPtr<Handle>>();
 
 static TABLE: [AtomicPtr<Handle>; PLACES] = [const { AtomicPtr::new(ptr::null_mut()) }; PLACES];
-static FREE: Mutex<Free> = Mutex::new(Free { unused: 0, left: VecDeque::new() });
-
-/// The slots without a handle.
-struct Free {
-    /// The first slot that was never used.
-    unused: usize,
-    /// Slots whose handles were removed, in order of removal.
-    left: VecDeque<usize>,
-}
-
-impl Free {
-    fn take(&mut self) -> Option<usize> {
-        // A slot that was never used is better than one whose closed handle a program may still use.
-        if self.unused < PLACES {
-            self.unused += 1;
-            return Some(self.unused - 1);
-        }
-        self.left.pop_front()
-    }
-}
+/// The number of slots tried so far: the next one to try, modulo the number of places.
+static TRIED: AtomicUsize = AtomicUsize::new(0);
 
 /// A handle as passed by a program.
 #[derive(Clone, Copy)]
@@ -79,20 +60,22 @@ pub(crate) fn is_place(pcap: *const Pcap) -> bool {
 
 /// Adds a handle; returns it as an error if the table is full.
 pub(crate) fn insert(handle: Box<Handle>) -> Result<*mut Pcap, Box<Handle>> {
-    let Some(place) = FREE.lock().unwrap_or_else(PoisonError::into_inner).take() else { return Err(handle) };
-    TABLE[place].store(Box::into_raw(handle), Ordering::Release);
-    Ok((&raw const TABLE[place]).cast_mut().cast())
+    let handle = Box::into_raw(handle);
+    for _ in 0..PLACES {
+        let place = &TABLE[TRIED.fetch_add(1, Ordering::Relaxed) % PLACES];
+        if place.compare_exchange(ptr::null_mut(), handle, Ordering::Release, Ordering::Relaxed).is_ok() {
+            return Ok(ptr::from_ref(place).cast_mut().cast());
+        }
+    }
+    // SAFETY: it came from a box, and is in no slot.
+    Err(unsafe { Box::from_raw(handle) })
 }
 
 /// Removes a handle; the caller decides when to free it. `None` if it is no longer in the table.
 pub(crate) fn remove(pcap: *mut Pcap) -> Option<*mut Handle> {
     let place = pcap.addr().wrapping_sub(TABLE.as_ptr().addr()) / PLACE_BYTES;
     let handle = TABLE.get(place)?.swap(ptr::null_mut(), Ordering::AcqRel);
-    if handle.is_null() {
-        return None;
-    }
-    FREE.lock().unwrap_or_else(PoisonError::into_inner).left.push_back(place);
-    Some(handle)
+    (!handle.is_null()).then_some(handle)
 }
 
 /// Adds a handle of the real library to the table; null stays null.
