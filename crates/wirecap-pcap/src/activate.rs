@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::failure::{self, guarded};
 use crate::handle::Handle;
 use crate::live::Live;
+use crate::opening::LiveError;
 use crate::request::{Name, Request};
 use crate::settings::Settings;
 use crate::table::{self, Given, adopt, look_up};
@@ -167,10 +168,12 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
         }
         (status, real::datalink(real), real::snapshot(real), real::fileno(real))
     };
-    if link_type != DLT_ETHERNET || socket::silence(descriptor, index).is_err() {
-        return fall_back(handle, request);
-    }
-    match Live::open(request, device, snap_len.unsigned_abs(), settings) {
+    let silenced = match link_type {
+        DLT_ETHERNET => socket::silence(descriptor, index)
+            .map_err(|error| LiveError::System("bind libpcap's packet socket", error)),
+        _ => Err(LiveError::NoEthernet),
+    };
+    match silenced.and_then(|()| Live::open(request, device, snap_len.unsigned_abs(), settings)) {
         Ok(live) => {
             tell(settings, || format!("{} is captured by the engine {}", live.name(), live.engine()));
             // SAFETY: the handle is open.

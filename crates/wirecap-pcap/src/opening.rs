@@ -20,6 +20,7 @@ const FEWEST: u32 = 2;
 pub(crate) enum LiveError {
     Open(OpenError),
     System(&'static str, io::Error),
+    NoEthernet,
 }
 
 impl fmt::Display for LiveError {
@@ -27,6 +28,7 @@ impl fmt::Display for LiveError {
         match self {
             Self::Open(error) => f.write_str(&causes(error)),
             Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
+            Self::NoEthernet => f.write_str("its packets have no Ethernet header"),
         }
     }
 }
