@@ -4,6 +4,7 @@
 //! returns it on close, so a tool may also open a handle without reading from it. The other workers drain the
 //! rings of a worker without a handle.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wirecap::device::Device;
@@ -24,6 +25,8 @@ pub(crate) struct Group {
     capture: Arc<Capture>,
     /// The workers by index; `None` if a handle has the worker.
     free: Mutex<Vec<Option<Worker>>>,
+    /// Whether a handle has the worker with this index, for signal handlers.
+    held: Box<[AtomicBool]>,
     filter: Arc<FilterSlot>,
 }
 
@@ -82,6 +85,9 @@ impl Group {
             return Ok(None);
         }
         let worker = group.take_worker(name);
+        if let Some(worker) = &worker {
+            group.held[worker.index()].store(true, Ordering::Relaxed);
+        }
         Ok(worker.map(|worker| Joined {
             capture: Arc::clone(&group.capture),
             worker,
@@ -96,8 +102,9 @@ impl Group {
             builder = builder.workers(workers);
         }
         let capture = open_capture(builder, request, settings)?;
-        let free = capture.workers().into_iter().map(Some).collect();
-        Ok(Self { terms, capture: Arc::new(capture), free: Mutex::new(free), filter: Arc::default() })
+        let free: Vec<_> = capture.workers().into_iter().map(Some).collect();
+        let held = free.iter().map(|_| AtomicBool::new(false)).collect();
+        Ok(Self { terms, capture: Arc::new(capture), free: Mutex::new(free), held, filter: Arc::default() })
     }
 
     /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it is taken.
@@ -116,7 +123,16 @@ impl Membership {
     /// Leaves the group, which keeps the worker for the next handle.
     pub(crate) fn leave(self, worker: Worker) {
         let index = worker.index();
+        self.group.held[index].store(false, Ordering::Relaxed);
         self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(worker);
+    }
+
+    /// Whether the counters of the worker `home` belong to the handle with the worker `own`: it is its own worker, or
+    /// has no handle, and `own` is the first one that has. A signal handler may call it.
+    pub(crate) fn counts_of(&self, home: usize, own: usize) -> bool {
+        let is_held = |worker: &AtomicBool| worker.load(Ordering::Relaxed);
+        let held = &self.group.held;
+        home == own || !is_held(&held[home]) && held.iter().position(is_held) == Some(own)
     }
 
     /// Whether no other handle is in the group.

@@ -77,8 +77,8 @@ pub(crate) struct Live {
     sender: Arc<OwnedFd>,
     waker: Waker,
     capture: Arc<Capture>,
-    /// In a group, the worker whose home rings' counters belong to the handle; otherwise those of all rings do.
-    worker: Option<usize>,
+    /// The index of the handle's worker.
+    worker: usize,
     device: Device,
     membership: Option<Membership>,
     /// The number of forks when the handle was opened.
@@ -176,7 +176,7 @@ impl Live {
         Self {
             reader: UnsafeCell::new(Reader::new(worker, capture.most_rings(), sole, rest)),
             ahead: UnsafeCell::new(Ahead::new()),
-            worker: membership.is_some().then_some(index),
+            worker: index,
             pollable,
             sender,
             waker,
@@ -337,7 +337,10 @@ impl Live {
     /// Returns the number of packets that passed the filter, including waiting and dropped ones, and the
     /// number of dropped ones. A signal handler may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let is_own = |ring: &usize| self.worker.is_none_or(|own| self.capture.home_worker(*ring) == own);
+        let is_own = |ring: &usize| {
+            let home = self.capture.home_worker(*ring);
+            self.membership.as_ref().is_none_or(|group| group.counts_of(home, self.worker))
+        };
         let tallies = (0..self.capture.ring_count()).filter(is_own).map(|ring| self.capture.tally(ring));
         let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
         for tally in tallies {
