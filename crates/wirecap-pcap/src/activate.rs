@@ -109,16 +109,13 @@ fn activate(handle: &Handle) -> c_int {
     let status = match Settings::get() {
         Err(text) => handle.fail(text),
         Ok(settings) => match request.served(settings) {
-            Some(device) => activate_engine(handle, &request, device, settings),
-            None => {
+            Ok(device) => activate_engine(handle, &request, device, settings),
+            Err(reason) => {
                 tell(settings, || {
-                    format!(
-                        "{} is captured by the system's libpcap, {}",
-                        whole(&request),
-                        real::path().display()
-                    )
+                    let (device, libpcap) = (whole(&request), real::path());
+                    format!("{device} is captured by the system's libpcap, {}: {reason}", libpcap.display())
                 });
-                activate_real(handle, &request)
+                activate_real(handle, &request, reason)
             }
         },
     };
@@ -128,8 +125,8 @@ fn activate(handle: &Handle) -> c_int {
     status
 }
 
-/// Activates a capture by the real library.
-fn activate_real(handle: &Handle, request: &Request) -> c_int {
+/// Activates a capture by the real library. The engine does not support it for this reason.
+fn activate_real(handle: &Handle, request: &Request, reason: &str) -> c_int {
     // SAFETY: the handle is open.
     let status = unsafe { real::activate(handle.real()) };
     let queues = request.device.as_ref().filter(|name| name.queues.is_some());
@@ -139,7 +136,7 @@ fn activate_real(handle: &Handle, request: &Request) -> c_int {
         Some(name) if status >= 0 => {
             renew(handle, request);
             handle.fail(&format!(
-                "{}: single receive queues can be captured only on Ethernet interfaces, without monitor mode, and with the host's clock",
+                "{}: only wirecap's engine captures single receive queues: {reason}",
                 name.whole()
             ))
         }
@@ -188,7 +185,7 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
         }
         Err(error) => {
             tell(settings, || format!("the engine does not support {}: {error}", whole(request)));
-            fall_back(handle, request)
+            fall_back(handle, request, &error.to_string())
         }
     }
 }
@@ -211,11 +208,11 @@ fn is_part(request: &Request) -> bool {
 }
 
 /// Lets the real library capture with the same settings.
-fn fall_back(handle: &Handle, request: &Request) -> c_int {
+fn fall_back(handle: &Handle, request: &Request, reason: &str) -> c_int {
     if !renew(handle, request) {
         return ERROR;
     }
-    activate_real(handle, request)
+    activate_real(handle, request, reason)
 }
 
 /// Replaces the real library's handle with a new, inactive one with the same settings; returns whether that

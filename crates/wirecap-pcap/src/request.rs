@@ -116,17 +116,26 @@ impl Request {
         }
     }
 
-    /// The interface, if the engine supports the request: an Ethernet or loopback interface that is up, all
-    /// protocols, the host's timestamps, no monitor mode.
-    pub(crate) fn served(&self, settings: &Settings) -> Option<Device> {
-        let name = self.device.as_ref()?;
-        let plain = self.rfmon == 0
-            && self.protocol == 0
-            && self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST)
-            && settings.engine != Some(Choice::Off)
-            && name.is_plain();
-        let device = Device::glance(&name.interface).ok().filter(|_| plain)?;
-        (device.up && (device.is_ethernet() || device.is_loopback())).then_some(device)
+    /// The interface, or why the engine does not support the request.
+    pub(crate) fn served(&self, settings: &Settings) -> Result<Device, &'static str> {
+        let name = self.device.as_ref().ok_or("it captures on all interfaces")?;
+        let has_host_time = self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST);
+        let obstacles = [
+            (settings.engine == Some(Choice::Off), "WIRECAP_ENGINE is off"),
+            (self.rfmon != 0, "it is in monitor mode"),
+            (self.protocol != 0, "it captures a single protocol"),
+            (!has_host_time, "its timestamps are not those of the host's clock"),
+            (!name.is_plain(), "its name contains '@'"),
+        ];
+        if let Some((_, reason)) = obstacles.iter().find(|(is_there, _)| *is_there) {
+            return Err(reason);
+        }
+        match Device::glance(&name.interface) {
+            Ok(device) if !device.up => Err("it is down"),
+            Ok(device) if device.is_ethernet() || device.is_loopback() => Ok(device),
+            Ok(_) => Err("it is not an Ethernet interface"),
+            Err(_) => Err("it is not a network interface"),
+        }
     }
 
     pub(crate) fn is_immediate(&self) -> bool {

@@ -207,14 +207,19 @@ fn invalid_settings_are_reported_to_the_program() {
     if !privileged() {
         return;
     }
-    for (settings, reason) in [
-        ([("WIRECAP_ENGINE", "dpdk")], "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
-        ([("WIRECAP_GROUP", "a1@7")], ""),
-        ([("WIRECAP_ENGINE", "xdp")], ""),
+    let missing = "a1@7 does not exist: a1 has one receive queue, 0";
+    for (device, variable, value, reason) in [
+        ("a1", "WIRECAP_ENGINE", "dpdk", "a1: invalid WIRECAP_ENGINE (or 'engine' in pcap.conf) 'dpdk'"),
+        ("a1@7", "WIRECAP_GROUP", "a1@7", missing),
+        ("a1@7", "WIRECAP_ENGINE", "xdp", missing),
+        (
+            "a1@0",
+            "WIRECAP_ENGINE",
+            "off",
+            "a1@0: only wirecap's engine captures single receive queues: WIRECAP_ENGINE is off",
+        ),
     ] {
-        let text = threads(&[if reason.is_empty() { "a1@7" } else { "a1" }], &settings, 1);
-        let reason =
-            if reason.is_empty() { "a1@7 does not exist: a1 has one receive queue, 0" } else { reason };
-        assert!(text.contains(reason), "{settings:?}: {text}");
+        let text = threads(&[device], &[(variable, value)], 1);
+        assert!(text.contains(reason), "{device}, {variable}={value}: {text}");
     }
 }

@@ -102,11 +102,13 @@ fn the_command_prints_the_library_that_a_program_has_loaded() {
     let program = compile("signals.c", folder.path(), &[]);
     let libraries = folder.path().join("libraries");
     fs::create_dir(&libraries).unwrap();
-    let run = |options: &[&str]| {
+    let run_on = |engine: &str, options: &[&str]| {
         let bed = Bed::new();
         let mut command = bed.command(wrapper(folder.path(), &libraries), Library::System);
+        command.env("WIRECAP_ENGINE", engine);
         said(&bed.run(command.args(options).arg(&program).args(["a1", "a0", "1000"])))
     };
+    let run = |options: &[&str]| run_on("packet", options);
     // The directory is empty, which has the same effect as a library that the program may not load.
     let text = run(&[]);
     assert!(
@@ -121,6 +123,9 @@ fn the_command_prints_the_library_that_a_program_has_loaded() {
     let library = libraries.join("libpcap.so.1").display().to_string();
     assert!(text.contains(&format!("signals has loaded {library}\n")), "{text}");
     assert!(text.contains("libpcap.so.0.8: a1 is captured by the engine packet\n"), "{text}");
+    let text = run_on("off", &["-v"]);
+    let by_libpcap = text.lines().find(|line| line.contains("a1 is captured by the system's libpcap, /"));
+    assert!(by_libpcap.is_some_and(|line| line.ends_with(": WIRECAP_ENGINE is off")), "{text}");
 }
 
 #[test]
