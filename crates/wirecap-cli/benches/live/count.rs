@@ -8,7 +8,6 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{Bed, Run, calmest, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_lab::live::receiver::Finished;
 use wirecap_testbed::{Generator, loss_lock};
 
 use crate::Effort;
