@@ -27,8 +27,11 @@ const TICKS: u64 = 800;
 const BEHIND_MAX: Duration = Duration::from_millis(50);
 /// Minimum fraction of packets that basic mode loses.
 const LOSS_MIN: f64 = 0.2;
-/// Maximum ratio of the actual to the planned duration of sending.
+/// Maximum ratio of the actual to the planned duration of sending. A longer one makes the run void: the load was
+/// lower than stated, so neither loss nor its absence means anything.
 const SLACK: f64 = 1.05;
+/// Number of void runs in a row that fail the check.
+const VOID_RUNS: usize = 3;
 
 pub(super) fn skew_on_igb() -> Outcome {
     skew(&Bed::new(kind("igb"))?)
@@ -62,24 +65,39 @@ struct Handled {
     said: String,
 }
 
+/// A run that is not void.
 fn handled(bed: &Bed, mode: &[&str]) -> Result<Handled, Box<dyn Error>> {
+    let planned = TICK * TICKS as u32;
+    for _ in 0..VOID_RUNS {
+        let (handled, took) = run(bed, mode)?;
+        if took <= planned.mul_f64(SLACK) {
+            return Ok(handled);
+        }
+        println!("{:>8} void: sending took {took:.1?} instead of {planned:.1?}", bed.kind.name);
+    }
+    Err(format!("{VOID_RUNS} runs in a row are void: the machine is too slow for the sender").into())
+}
+
+/// Sends the load to `wirecap handle`. Returns also how long sending took.
+fn run(bed: &Bed, mode: &[&str]) -> Result<(Handled, Duration), Box<dyn Error>> {
     let mut command = Command::new(wirecap());
     command.args(["handle", "--engine", "xdp", "--take", "--json", "-M", "64", "-R", "32", "--warm", "off"]);
     command.args(["--cost", &COST.as_nanos().to_string(), "-i", &bed.receiver.0]).args(mode);
     let mut running = Running::start(&mut command)?;
     running.wait_for("capturing ")?;
     bed.wait_for_links()?;
-    let sent = send(bed)?;
+    let took = send(bed)?;
     bed.rest()?;
     // Let the workers process the packets in the pools before the capture ends.
     thread::sleep(COST * 64 * 32);
     let ended = running.interrupt()?;
     let ledger: Value = serde_json::from_str(&ended.stdout)?;
-    Ok(Handled { sent, delivered: ledger["delivered"].as_u64().unwrap_or(0), said: ended.stderr })
+    let delivered = ledger["delivered"].as_u64().ok_or("the ledger has no number of delivered packets")?;
+    Ok((Handled { sent: TICKS * (DOMINANT + OTHERS), delivered, said: ended.stderr }, took))
 }
 
-/// Sends the load. Returns the number of packets.
-fn send(bed: &Bed) -> Result<u64, Box<dyn Error>> {
+/// Sends the load. Returns how long that took.
+fn send(bed: &Bed) -> Result<Duration, Box<dyn Error>> {
     let (one, many) = (bed.frames(&[60], 1, u64::MAX)?, bed.frames(&[60], 64, u64::MAX)?);
     let mut sender = PacketSender::on(&bed.sender.interface()?)?;
     let begin = Instant::now();
@@ -94,9 +112,5 @@ fn send(bed: &Bed) -> Result<u64, Box<dyn Error>> {
         due = (due + TICK).max(Instant::now() - BEHIND_MAX);
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
-    let (took, planned) = (begin.elapsed().as_secs_f64(), (TICK * TICKS as u32).as_secs_f64());
-    if took > planned * SLACK {
-        return Err(format!("the sender is too slow: {took:.1} s in place of {planned:.1} s").into());
-    }
-    Ok(TICKS * (DOMINANT + OTHERS))
+    Ok(begin.elapsed())
 }
