@@ -70,8 +70,9 @@ struct Happened {
 }
 
 impl Happened {
-    fn overlaps(&self, gap: &Unseen) -> bool {
-        self.to >= gap.from && gap.to.is_none_or(|to| self.from <= to)
+    /// Whether it took place between the beginning of the gap, or of an earlier gap that it continues, and its end.
+    fn overlaps(&self, gap: &Unseen, begin: SystemTime) -> bool {
+        self.to >= begin && gap.to.is_none_or(|to| self.from <= to)
     }
 }
 
@@ -346,16 +347,26 @@ fn judge(
         assert_eq!(total.offered + total.filtered.unwrap_or(0), sent.len() as u64, "{}", story());
     }
     for gap in &ledger.unseen {
-        let excess = excess_of(gap, happened).unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
+        let begin = begin_of(gap, &ledger.unseen);
+        let excess =
+            excess_of(gap, begin, happened).unwrap_or_else(|| panic!("nothing caused {gap}: {}", story()));
         println!("{}: {excess:?} more than what happened", gap.reason);
         assert!(excess <= LOOK_PERIOD + delay, "{gap} is {excess:?} longer than what happened: {}", story());
     }
 }
 
+/// The beginning of the gap, or of the gap during which it began: an interface that returns with more queues is
+/// captured again on those that it had, and a second gap lasts until the others have rings.
+fn begin_of(gap: &Unseen, gaps: &[Unseen]) -> SystemTime {
+    let began_in =
+        |earlier: &&Unseen| earlier.from <= gap.from && earlier.to.is_some_and(|to| gap.from <= to);
+    gaps.iter().filter(began_in).map(|earlier| earlier.from).min().unwrap_or(gap.from)
+}
+
 /// The excess of a gap over its event; `None` if there was no event that causes gaps.
-fn excess_of(gap: &Unseen, happened: &[Happened]) -> Option<Duration> {
+fn excess_of(gap: &Unseen, begin: SystemTime, happened: &[Happened]) -> Option<Duration> {
     let to = gap.to?;
-    let causes: Vec<_> = happened.iter().filter(|happened| happened.overlaps(gap)).collect();
+    let causes: Vec<_> = happened.iter().filter(|happened| happened.overlaps(gap, begin)).collect();
     if !causes.iter().any(|cause| cause.step.leaves_gaps()) {
         return None;
     }
