@@ -35,8 +35,7 @@ pub(super) fn testpmd_on_igb() -> Outcome {
     let device = Lent::new(&bed.receiver)?;
     let mut command = Command::new("sh");
     // The statistics are on standard output; of a running program, the checks read standard error.
-    let arguments =
-        "-l 0,1 -n 1 --in-memory --no-telemetry -- --forward-mode=rxonly --nb-cores=1 --stats-period=1";
+    let arguments = "-l 0,1 -n 1 --in-memory --no-telemetry -- --forward-mode=rxonly --total-num-mbufs=8192 --stats-period=1";
     command.args(["-c", &format!("exec dpdk-testpmd -a {} {arguments} >&2", device.name)]);
     let mut testpmd = Running::start(&mut command)?;
     testpmd.wait_for("Port statistics")?;
