@@ -4,6 +4,7 @@ mod capturing;
 mod changing;
 mod doctor;
 mod forwarding;
+mod rival;
 mod skewed;
 mod trouble;
 mod under_traffic;
@@ -92,6 +93,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route { name: "forward two-way", column: "igb", core: false, run: forwarding::igb_and_virtio },
     Route { name: "forward two-way", column: "plain", core: false, run: forwarding::plain_and_fixed },
     Route { name: "forward two-way", column: "vmxnet3", core: false, run: forwarding::vmxnet3_and_e1000e },
+    Route { name: "testpmd", column: "igb", core: false, run: rival::testpmd_on_igb },
     Route { name: "device_del", column: "igb", core: false, run: trouble::device_del_igb },
     Route { name: "device_del", column: "virtio", core: false, run: trouble::device_del_virtio },
 ];

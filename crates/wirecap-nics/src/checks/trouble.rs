@@ -125,7 +125,7 @@ fn bind_again(nic: &Nic) -> Result<(), Box<dyn Error>> {
 }
 
 /// Renames the interface with this Ethernet address to its previous name.
-fn rename(address: &str, name: &str) -> Result<(), Box<dyn Error>> {
+pub(super) fn rename(address: &str, name: &str) -> Result<(), Box<dyn Error>> {
     for entry in fs::read_dir("/sys/class/net")? {
         let found = Nic(entry?.file_name().to_string_lossy().into_owned());
         if found.0 != name && found.attribute("address").is_ok_and(|found| found == address) {
