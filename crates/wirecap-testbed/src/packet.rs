@@ -6,7 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt::{self, Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::{Interface, SendError, SetupError, sys};
 
@@ -32,6 +33,10 @@ impl PacketSender {
             .namespace
             .run_in(|| sys::sending_packet_socket(interface.index))?
             .map_err(|source| SetupError::interface(&interface.name, "open a packet socket on", source))?;
+        // A device whose queue has stopped keeps its frames, and the socket's buffer stays full.
+        set_socket_timeout(&socket, Timeout::Send, Some(FULL_TIMEOUT)).map_err(|errno| {
+            SetupError::interface(&interface.name, "limit the waiting on", std::io::Error::from(errno))
+        })?;
         Ok(Self { interface: interface.name.clone(), socket, sent: 0 })
     }
 
@@ -54,7 +59,8 @@ impl PacketSender {
     ///
     /// # Errors
     ///
-    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS) it has no room for long.
+    /// [`SendError::Socket`] if the frame is too long, the interface is down, or (ENOBUFS, EAGAIN) it has no room for
+    /// long.
     pub fn send(&mut self, frame: &[u8]) -> Result<(), SendError> {
         let mut deadline = None;
         while let Err(errno) = self.try_send(frame) {
