@@ -201,21 +201,28 @@ static void one_after_the_other(void) {
     pcap_close(p);
 }
 
+// Reads until all frames are sent, and then for a while.
+static void read_all(pcap_t *p, int who) {
+    while (!*turn) read_for(p, who, 20);
+    read_for(p, who, 400);
+}
+
 static void both_read(void) {
     printf("== both read\n");
     pcap_t *p = open_tap();
     pid_t child = fork();
     if (child == 0) {
-        read_for(p, 1, 2500);
+        read_all(p, 1);
         pcap_close(p);
         _exit(7);
     }
     pid_t sender = fork();
     if (sender == 0) {
         for (int n = 0; n < 100; n++) { emit(n * 100, n * 100 + 100); usleep(15000); }
+        *turn = 1;
         _exit(7);
     }
-    read_for(p, 0, 2500);
+    read_all(p, 0);
     join(child);
     join(sender);
     read_for(p, 0, 400);
