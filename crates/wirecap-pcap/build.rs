@@ -6,30 +6,20 @@
 const SONAME: &str = "libpcap.so.0.8";
 
 fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=src/triplet.rs");
     println!("cargo:rerun-if-env-changed=WIRECAP_PCAP_SONAME");
     let soname = std::env::var("WIRECAP_PCAP_SONAME").unwrap_or_else(|_| SONAME.to_owned());
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,{soname}");
     // This library stays loaded. It never closes the real library, which has the same SONAME, so a program
     // that unloads libpcap and loads it again would get the real library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
-    println!("cargo:rustc-env=WIRECAP_TRIPLET={}", triplet());
+    let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
+    let triplet = triplet(&target("ARCH"), &target("ENDIAN"), &target("ENV"), &target("ABI"));
+    println!("cargo:rustc-env=WIRECAP_TRIPLET={triplet}");
     // The path of the real library on systems without the usual directories (NixOS, Guix), which `find` reads
     // at compile time.
     println!("cargo:rerun-if-env-changed=WIRECAP_REAL_LIBPCAP");
 }
 
-/// The name of Debian's library directory for the target (multiarch triplet).
-fn triplet() -> String {
-    let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
-    let (arch, env, abi) = (target("ARCH"), target("ENV"), target("ABI"));
-    let arch = match (&*arch, &*target("ENDIAN")) {
-        ("x86", _) => "i386",
-        ("powerpc64", "little") => "powerpc64le",
-        ("mips", "little") => "mipsel",
-        ("mips64", "little") => "mips64el",
-        (arch, _) => arch,
-    };
-    // "eabihf" on 32-bit ARM, "abi64" on MIPS, "x32".
-    let libc = if env == "musl" { "musl" } else { "gnu" };
-    format!("{arch}-linux-{libc}{abi}")
-}
+include!("src/triplet.rs");

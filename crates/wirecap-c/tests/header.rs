@@ -5,10 +5,10 @@ mod common;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::{env, fs};
 
-use common::{built, installed, pkg_config, sources, succeed};
+use common::{built, installed, pkg_config, said, sources, succeed};
 
 /// The types in the library's functions, and their C equivalents.
 const TYPES: [(&str, &str); 33] = [
@@ -179,7 +179,7 @@ fn the_manual_has_every_function() {
 }
 
 #[test]
-fn installed_files_have_one_version_and_are_removed_again() {
+fn installed_files_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(pkg_config(&["--modversion"]), [version]);
     let header = fs::read_to_string(installed().join("usr/local/include/wirecap.h")).unwrap();
@@ -187,17 +187,50 @@ fn installed_files_have_one_version_and_are_removed_again() {
     let library = installed().join("usr/local/lib/libwirecap.so");
     let dynamic = succeed(Command::new("readelf").arg("-d").arg(library));
     assert!(dynamic.contains("Library soname: [libwirecap.so.0]"), "{dynamic}");
+}
 
-    let other = tempfile::tempdir().unwrap();
-    let library = format!("C_LIBRARY={}", built().display());
-    for target in ["install-c", "uninstall-c"] {
-        let destination = format!("DESTDIR={}", other.path().display());
-        let mut make = Command::new("make");
-        make.arg("-C").arg(sources().join("../..")).args(["-s", target, "SUDO=", "PREFIX=/opt/w"]);
-        succeed(make.args([&library, &destination]));
-    }
-    let files = succeed(Command::new("find").arg(other.path()).args(["-not", "-type", "d"]));
-    assert_eq!(files, "");
+/// Runs a target of the Makefile for this library, into the folder `root`.
+fn make(target: &str, root: &Path, library: &Path, variables: &[&str]) -> Output {
+    let mut make = Command::new("make");
+    make.arg("-C").arg(sources().join("../..")).args(["-s", target, "SUDO="]).args(variables);
+    make.arg(format!("C_LIBRARY={}", library.display())).arg(format!("DESTDIR={}", root.display()));
+    make.output().unwrap()
+}
+
+/// Files and links below `root`, in order; links with their targets.
+fn files(root: &Path) -> String {
+    let mut find = Command::new("find");
+    find.args([".", "-type", "f", "-print", "-o", "-type", "l", "-printf", "%p -> %l\\n"]).current_dir(root);
+    let text = succeed(&mut find);
+    let mut files: Vec<&str> = text.lines().collect();
+    files.sort_unstable();
+    files.join("\n")
+}
+
+#[test]
+fn files_are_installed_where_a_package_requests_and_are_removed_again() {
+    let root = tempfile::tempdir().unwrap();
+    let variables = ["PREFIX=/usr", "LIBDIR=/usr/lib64", "INCLUDEDIR=/usr/inc", "MANDIR=/usr/man"];
+    let output = make("install-c", root.path(), &built(), &variables);
+    assert!(output.status.success(), "{}", said(&output));
+    let version = env!("CARGO_PKG_VERSION");
+    let expected = format!(
+        "./usr/inc/wirecap.h\n./usr/lib64/libwirecap.a\n./usr/lib64/libwirecap.so -> libwirecap.so.0\n\
+         ./usr/lib64/libwirecap.so.0 -> libwirecap.so.{version}\n./usr/lib64/libwirecap.so.{version}\n\
+         ./usr/lib64/pkgconfig/wirecap.pc\n./usr/man/man3/wirecap.3"
+    );
+    assert_eq!(files(root.path()), expected);
+    let output = make("uninstall-c", root.path(), &built(), &variables);
+    assert!(output.status.success(), "{}", said(&output));
+    assert_eq!(files(root.path()), "");
+}
+
+#[test]
+fn installing_builds_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let output = make("install-c", root.path(), Path::new("/nowhere.so"), &[]);
+    assert!(!output.status.success() && said(&output).contains("run 'make c' first"), "{}", said(&output));
+    assert_eq!(files(root.path()), "");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! A capture that a signal handler stops; versions, statuses and interfaces; static and dynamic linking.
+//! A capture that a signal handler stops; versions, statuses, interfaces and structures of other sizes; static and
+//! dynamic linking.
 
 mod common;
 
@@ -8,8 +9,8 @@ use common::{Bed, compile, installed, pkg_config, said, sources, succeed};
 use wirecap_testbed::privileged;
 
 const EXPECTED: &str = "version: 1, 1\nstatus: no such interface or queue, or it is down or gone; unknown status\n\
-    devices: 2, found: 1, none asked for: 2\na size that cannot be: 1\nthe same descriptor: 1\n\
-    next: the capture has ended\nclose: 0\n";
+    devices: 2, found: 1, none asked for: 2\na size that cannot be: 1\npromiscuous: 0\n\
+    promiscuous: 1\nlarger: 1, 1, 1\nsmaller: 1, 1, 1\nthe same descriptor: 1\nnext: the capture has ended\nclose: 0\n";
 
 #[test]
 fn a_signal_handler_stops_a_capture() {

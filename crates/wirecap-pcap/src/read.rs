@@ -18,6 +18,11 @@ use crate::turn::Seat;
 
 /// The number of packets that are filtered together, before the callback gets the first of them.
 const BATCH: usize = 64;
+/// The same for the first packets of a wake-up: their places are not in the caches, and a wake-up may find only a few
+/// hundred packets.
+const FIRST_BATCH: usize = 16;
+/// The number of packets of a wake-up after which batches are full.
+const FIRST_PACKETS: c_int = 256;
 /// The error if a second thread reads.
 const BUSY: &str = "the handle is being read by another thread";
 
@@ -29,6 +34,7 @@ struct Reading {
 }
 
 impl Reading {
+    #[unsafe(link_section = "wirecap_wakeup")]
     fn begin(handle: &'static Handle, live: &'static Live) -> Option<Self> {
         let Some(seat) = handle.turn.enter() else {
             handle.fail(BUSY);
@@ -40,6 +46,7 @@ impl Reading {
     }
 
     /// Ends the read. Frees the handle if it was closed meanwhile.
+    #[unsafe(link_section = "wirecap_wakeup")]
     fn end(self, outcome: c_int) -> c_int {
         // SAFETY: we have the turn. Packets that were handed out are valid only until now, except the one
         // that `keep` returned, which stays valid.
@@ -66,6 +73,7 @@ impl Reading {
 
     /// Hands packets to `callback`, at most `limit`, as `pcap_dispatch` does.
     #[inline]
+    #[unsafe(link_section = "wirecap_wakeup")]
     fn dispatch(&self, limit: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
         let limit = if limit <= 0 { c_int::MAX } else { limit };
         let mut count = 0;
@@ -76,9 +84,11 @@ impl Reading {
                 return self.failed(found);
             }
             loop {
+                let at_a_time = if count < FIRST_PACKETS { FIRST_BATCH } else { BATCH };
+                let left = (limit.abs_diff(count) as usize).min(at_a_time);
                 // SAFETY: we have the turn, and packets are no longer valid after their callback has
                 // returned.
-                match unsafe { self.live.next_there(&mut batch, limit.abs_diff(count) as usize) } {
+                match unsafe { self.live.next_there(&mut batch, left) } {
                     Found::Packets => {}
                     Found::Nothing => break,
                     // A persistent error occurs again at the next read.
@@ -165,6 +175,7 @@ impl Reading {
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "wirecap_wakeup")]
 unsafe extern "C-unwind" fn pcap_dispatch(
     pcap: *mut Pcap,
     count: c_int,
@@ -192,6 +203,7 @@ unsafe extern "C-unwind" fn pcap_dispatch(
 }
 
 #[unsafe(no_mangle)]
+#[unsafe(link_section = "wirecap_wakeup")]
 pub(crate) unsafe extern "C-unwind" fn pcap_loop(
     pcap: *mut Pcap,
     count: c_int,

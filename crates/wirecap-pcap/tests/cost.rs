@@ -9,9 +9,14 @@ use std::process::{Command, Stdio};
 use common::{Bed, Library, compile, finish, said};
 use wirecap_testbed::privileged;
 
-/// Routes and pairs of interfaces of a busy host.
-const ROUTES: u32 = 50_000;
-const PAIRS: u32 = 50;
+/// Routes and pairs of interfaces of a busy host: by default fewer than `WIRECAP_HOST=1000000,500`.
+const ROUTES_AND_PAIRS: [u32; 2] = [50_000, 50];
+
+fn routes_and_pairs() -> [u32; 2] {
+    let Ok(text) = std::env::var("WIRECAP_HOST") else { return ROUTES_AND_PAIRS };
+    let (routes, pairs) = text.split_once(',').expect("ROUTES,PAIRS");
+    [routes, pairs].map(|number| number.parse().expect("a number"))
+}
 
 /// The numbers that the program prints, by name.
 fn cost(bed: &Bed, program: &Path, library: Library, snap_len: &str) -> impl Fn(&str) -> u64 {
@@ -53,10 +58,11 @@ fn opening_does_not_query_the_hosts_routes_and_interfaces() {
     let bed = Bed::new();
     let before = cost(&bed, &program, Library::DropIn, "68");
     let mut commands = "addr add 10.255.0.1/24 dev a0\n".to_owned();
-    for n in 0..PAIRS {
+    let [routes, pairs] = routes_and_pairs();
+    for n in 0..pairs {
         writeln!(commands, "link add v{n} type veth peer name w{n}").unwrap();
     }
-    for n in 0..ROUTES {
+    for n in 0..routes {
         let [_, a, b, c] = n.to_be_bytes();
         writeln!(commands, "route add 11.{a}.{b}.{c}/32 dev a0").unwrap();
     }

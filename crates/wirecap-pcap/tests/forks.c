@@ -1,7 +1,8 @@
 // Handles of processes that fork: the parent continues, or the child, or both. The output must be the same
 // with both libraries.
 //
-// forks TAP PEER [alone]       alone: only the cases in which one process at a time reads
+// forks TAP PEER both|alone|immediate      alone: without the cases in which both processes read at the same time or in
+// turn; immediate: handles in immediate mode
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -19,6 +20,7 @@
 enum { MOST = 20000, FIRST_KIND = 0x88b5, KINDS = 16 };
 
 static const char *tap;
+static int immediate;
 static int wire;
 static char errbuf[PCAP_ERRBUF_SIZE];
 // How often each process has seen each frame, in shared memory.
@@ -55,8 +57,13 @@ static void see(unsigned char *user, const struct pcap_pkthdr *header, const uns
 static pcap_t *open_tap(void) {
     memset(seen, 0, 2 * sizeof *seen);
     *turn = 0;
-    pcap_t *p = pcap_open_live(tap, 96, 1, 10, errbuf);
+    pcap_t *p = pcap_create(tap, errbuf);
     if (!p) { printf("%s\n", errbuf); exit(1); }
+    pcap_set_snaplen(p, 96);
+    pcap_set_promisc(p, 1);
+    pcap_set_timeout(p, 10);
+    pcap_set_immediate_mode(p, immediate);
+    if (pcap_activate(p) < 0) { printf("%s\n", pcap_geterr(p)); exit(1); }
     return p;
 }
 
@@ -141,6 +148,41 @@ static void parent_closes(void) {
     printf("  all: %d\n", all_seen(0, 110));
 }
 
+static void parent_reads_first(void) {
+    printf("== the parent reads some, then the child\n");
+    pcap_t *p = open_tap();
+    emit(0, 100);
+    int first = read_for(p, 0, 300);
+    pid_t child = fork();
+    if (child == 0) {
+        emit(100, 200);
+        int count = read_for(p, 1, 300);
+        pcap_close(p);
+        _exit(count == 100 ? 7 : 1);
+    }
+    join(child);
+    printf("  read %d, all: %d\n", first, all_seen(0, 200));
+    pcap_close(p);
+}
+
+// The parent has read one packet of several that arrived together, which both processes have then.
+static void fork_among_packets(void) {
+    printf("== a fork among packets\n");
+    pcap_t *p = open_tap();
+    emit(0, 10);
+    struct side side = {0, 0};
+    while (side.count < 1) pcap_dispatch(p, 1, see, (unsigned char *)&side);
+    pid_t child = fork();
+    if (child == 0) {
+        int count = read_for(p, 1, 300);
+        pcap_close(p);
+        _exit(count == 9 ? 7 : 1);
+    }
+    join(child);
+    printf("  read %d, all: %d\n", side.count, all_seen(0, 10));
+    pcap_close(p);
+}
+
 static void one_after_the_other(void) {
     printf("== the child reads some and closes, then the parent reads\n");
     pcap_t *p = open_tap();
@@ -153,10 +195,16 @@ static void one_after_the_other(void) {
     }
     join(child);
     // Often enough for the ring to wrap around to the parent's position.
-    for (int n = 0; n < 90; n++) { emit(2000 + n * 100, 2100 + n * 100); read_for(p, 0, 30); }
+    for (int n = 0; n < 170; n++) { emit(2000 + n * 100, 2100 + n * 100); read_for(p, 0, 30); }
     int count = read_for(p, 0, 300);
-    printf("  read %d, all: %d\n", count > 0 || all_seen(2000, 11000) > 0, all_seen(0, 2000));
+    printf("  read %d, all: %d\n", count > 0 || all_seen(2000, 19000) > 0, all_seen(0, 2000));
     pcap_close(p);
+}
+
+// Reads until all frames are sent, and then for a while.
+static void read_all(pcap_t *p, int who) {
+    while (!*turn) read_for(p, who, 20);
+    read_for(p, who, 400);
 }
 
 static void both_read(void) {
@@ -164,16 +212,17 @@ static void both_read(void) {
     pcap_t *p = open_tap();
     pid_t child = fork();
     if (child == 0) {
-        read_for(p, 1, 2500);
+        read_all(p, 1);
         pcap_close(p);
         _exit(7);
     }
     pid_t sender = fork();
     if (sender == 0) {
         for (int n = 0; n < 100; n++) { emit(n * 100, n * 100 + 100); usleep(15000); }
+        *turn = 1;
         _exit(7);
     }
-    read_for(p, 0, 2500);
+    read_all(p, 0);
     join(child);
     join(sender);
     read_for(p, 0, 400);
@@ -198,10 +247,11 @@ static void reads_in_both(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) return 2;
+    if (argc < 4) return 2;
     setvbuf(stdout, NULL, _IONBF, 0);
     alarm(100);
     tap = argv[1];
+    immediate = !strcmp(argv[3], "immediate");
     wire = socket(AF_PACKET, SOCK_RAW, 0);
     struct sockaddr_ll address = {.sll_family = AF_PACKET, .sll_ifindex = (int)if_nametoindex(argv[2])};
     if (bind(wire, (struct sockaddr *)&address, sizeof address)) { perror("bind"); return 1; }
@@ -211,7 +261,9 @@ int main(int argc, char **argv) {
     child_closes(1);
     child_closes(0);
     parent_closes();
-    if (argc > 3) { reads_in_both(); return 0; }
+    parent_reads_first();
+    fork_among_packets();
+    if (!strcmp(argv[3], "alone")) { reads_in_both(); return 0; }
     one_after_the_other();
     both_read();
     return 0;

@@ -12,21 +12,23 @@ fn a_handle_survives_forks_as_with_libpcap() {
     }
     let folder = tempfile::tempdir().unwrap();
     let program = compile("forks.c", folder.path(), &[]);
-    let run = |library, device: &str, variables: &[(&str, &str)], alone: bool| {
+    let run = |library, device: &str, variables: &[(&str, &str)], mode: &str| {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500).unwrap();
         let bed = Bed { namespace, pair };
         let mut command = bed.command(&program, library);
-        command.args([device, "a0"]).args(alone.then_some("alone")).envs(variables.iter().copied());
+        command.args([device, "a0", mode]).envs(variables.iter().copied());
         let output = bed.run(&mut command);
         assert!(output.status.success(), "{device} {variables:?}: {}", said(&output));
         said(&output)
     };
-    let theirs = run(Library::System, "a1", &[], false);
+    let immediate = |library| run(library, "a1", &[], "immediate");
+    assert_eq!(immediate(Library::DropIn), immediate(Library::System), "in immediate mode");
+    let theirs = run(Library::System, "a1", &[], "both");
     let several: [(&str, &[_]); 3] =
         [("a1", &[]), ("a1@0-1", &[]), ("a1", &[("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")])];
     for (device, variables) in several {
-        assert_eq!(run(Library::DropIn, device, variables, false), theirs, "{device} {variables:?}");
+        assert_eq!(run(Library::DropIn, device, variables, "both"), theirs, "{device} {variables:?}");
     }
     // A process that reads AF_XDP rings changes state that the other process relies on.
     let same = theirs.find("== the child reads some").unwrap();
@@ -36,6 +38,7 @@ fn a_handle_survives_forks_as_with_libpcap() {
         &theirs[..same]
     );
     for device in ["a1", "a1@0-1"] {
-        assert_eq!(run(Library::DropIn, device, &[("WIRECAP_ENGINE", "xdp")], true), expected, "{device}");
+        let ours = run(Library::DropIn, device, &[("WIRECAP_ENGINE", "xdp")], "alone");
+        assert_eq!(ours, expected, "{device}");
     }
 }

@@ -6,7 +6,7 @@ use common::{Bed, Library, compile, said};
 use wirecap_testbed::{loss_lock, privileged};
 
 #[test]
-fn packets_are_delivered_at_once_and_complete_and_waiting_causes_few_wake_ups() {
+fn packets_are_readable_at_once_and_complete_and_waiting_causes_few_wake_ups() {
     if !privileged() {
         return;
     }

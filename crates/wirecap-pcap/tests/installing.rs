@@ -2,10 +2,11 @@
 
 mod common;
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use common::{built, said};
+use common::{built, said, system_library};
 
 /// Runs a target of the Makefile for this library, into the folder `root`.
 fn make(target: &str, root: &Path, variables: &[&str]) -> Output {
@@ -61,4 +62,39 @@ fn installations_without_effect_are_refused() {
         (format!("PREFIX={}", root.path().display()), format!("SYSCONFDIR={}", root.path().display()));
     let soname = ["DESTDIR=", &prefix, &conf, "PCAP_SONAME=libpcap.so.9"];
     refused("install-pcap-system", &soname, "this system's programs ask for libpcap.so.9");
+}
+
+/// The soname that the Makefile detects, with this compiler and this folder first in PATH.
+fn detected(compiler: &str, folder: &Path) -> String {
+    let mut command = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.ci/pcap-soname"));
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    said(&command.env("CC", compiler).env("PATH", path).output().unwrap()).trim().to_owned()
+}
+
+fn write_script(path: &Path, text: &str) {
+    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+#[test]
+fn the_soname_is_that_of_the_systems_programs() {
+    let folder = tempfile::tempdir().unwrap();
+    let elf = Command::new("readelf").arg("-d").arg(system_library()).output().unwrap();
+    let own = detected("cc", folder.path());
+    assert!(said(&elf).contains(&format!("soname: [{own}]")), "{own}");
+    // The linker of a distribution with upstream's name.
+    let library = folder.path().join("libpcap.so");
+    let mut gcc = Command::new("gcc");
+    gcc.args(["-shared", "-Wl,-soname,libpcap.so.1", "-x", "c", "/dev/null", "-o"]).arg(&library);
+    assert!(gcc.status().unwrap().success());
+    let compiler = folder.path().join("compiler");
+    write_script(&compiler, &format!("echo {}", library.display()));
+    assert_eq!(detected(compiler.to_str().unwrap(), folder.path()), "libpcap.so.1");
+    // A machine without libpcap's development files: the loader knows the name.
+    let known = "\tlibpcap.so.1 (libc6,x86-64) => /usr/lib64/libpcap.so.1";
+    write_script(&folder.path().join("ldconfig"), &format!("printf '{known}\\n'"));
+    assert_eq!(detected("false", folder.path()), "libpcap.so.1");
+    // A machine without libpcap.
+    write_script(&folder.path().join("ldconfig"), "");
+    assert_eq!(detected("false", folder.path()), "libpcap.so.1");
 }

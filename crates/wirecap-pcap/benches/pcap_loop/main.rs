@@ -3,7 +3,7 @@
 //!
 //! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments after `--`
 //! select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N` sets the number of
-//! rounds), `instructions` and `wakeups` (instructions per packet and per wake-up, on any machine),
+//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups` (instructions per packet and per wake-up, on any machine),
 //! `handlers` (handlers in threads). As a test it runs with little load.
 
 #[path = "../../tests/common/mod.rs"]
@@ -118,6 +118,14 @@ struct Bench {
     at: Option<f64>,
 }
 
+/// How the program reads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    Loop,
+    /// It waits on the handle's descriptor, and dispatches without blocking.
+    Polling,
+}
+
 fn main() -> Outcome<()> {
     let is_bench = std::env::args().any(|argument| argument == "--bench");
     if !privileged() {
@@ -137,13 +145,17 @@ fn main() -> Outcome<()> {
     }
     let at = number("at=");
     let bench = Bench { program, extent, cpus, at };
-    let parts = ["rates", "cost", "instructions", "wakeups", "handlers"];
+    let parts = ["rates", "cost", "polling", "instructions", "wakeups", "handlers"];
     let all = !parts.into_iter().any(only);
     if all || only("rates") {
         bench.compare_rates()?;
     }
     if all || only("cost") {
-        bench.compare_costs()?;
+        bench.compare_costs(Reading::Loop)?;
+    }
+    if all || only("polling") {
+        println!("programs that poll the descriptor:");
+        bench.compare_costs(Reading::Polling)?;
     }
     if all || only("instructions") {
         bench.count_instructions()?;
@@ -175,13 +187,13 @@ impl Bench {
     }
 
     /// Compares the CPU time per packet of all contenders, in turn, for several rounds.
-    fn compare_costs(&self) -> Outcome<()> {
+    fn compare_costs(&self, reading: Reading) -> Outcome<()> {
         for steady in self.at.map_or_else(|| self.extent.steady.to_vec(), |rate| vec![rate]) {
             let (mut costs, mut sleeps) =
                 ([const { Vec::new() }; CONTENDERS.len()], [const { Vec::new() }; CONTENDERS.len()]);
             for _ in 0..self.extent.cost_rounds {
                 for ((costs, sleeps), contender) in costs.iter_mut().zip(&mut sleeps).zip(&CONTENDERS) {
-                    let run = self.run(contender, steady, None)?;
+                    let run = self.run_reading(contender, steady, None, reading)?;
                     costs.push(run.cpu_seconds / run.got as f64 * 1e9);
                     sleeps.push(run.sleeps * run.per_second / run.got as f64);
                 }
@@ -278,6 +290,17 @@ impl Bench {
     /// Runs the program with a contender, and sends for some seconds at a rate, or sends `counted` packets
     /// while callgrind counts instructions. Asserts that every packet is accounted for.
     fn run(&self, contender: &Contender, rate: f64, counted: Option<u64>) -> Outcome<Run> {
+        self.run_reading(contender, rate, counted, Reading::Loop)
+    }
+
+    /// The same with a program that reads in this way.
+    fn run_reading(
+        &self,
+        contender: &Contender,
+        rate: f64,
+        counted: Option<u64>,
+        reading: Reading,
+    ) -> Outcome<Run> {
         let (there, here) = (Namespace::new()?, Namespace::new()?);
         let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)?;
         let _passing: Option<Link> =
@@ -287,7 +310,8 @@ impl Bench {
         if counted.is_some() {
             command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(&self.program);
         }
-        command.args(["a1", BUFFER_BYTES]).env_remove("LD_LIBRARY_PATH");
+        command.args(["a1", BUFFER_BYTES]).args((reading == Reading::Polling).then_some("poll"));
+        command.env_remove("LD_LIBRARY_PATH");
         if contender.library == Library::DropIn {
             command.env("LD_LIBRARY_PATH", drop_in()).env("WIRECAP_ENGINE", contender.engine);
         }

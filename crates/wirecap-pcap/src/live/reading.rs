@@ -1,4 +1,7 @@
 //! Passes packets from the worker to the program. All functions require the handle's turn.
+//!
+//! The functions that run at each wake-up, here, in `read` and in the engine, are in a section of their own. So their code
+//! is on few pages, beside each other: after a sleep it is in no cache, and each page is another miss.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -172,6 +175,7 @@ impl Live {
     // Not inlined, like `look_at_all`: the loop needs the processor's registers. Each kind of reader has its
     // own instance.
     #[inline(never)]
+    #[unsafe(link_section = "wirecap_wakeup")]
     fn gather_in_place<const N: usize>(
         &self,
         heads: &mut impl Heads,
@@ -379,6 +383,7 @@ impl Live {
     /// # Safety
     ///
     /// As for [`look`](Self::look).
+    #[unsafe(link_section = "wirecap_wakeup")]
     pub(crate) unsafe fn wait(&self) -> Result<(), Found> {
         // SAFETY: the caller has the turn.
         if unsafe { (*self.reader.get()).has_packets() } {
@@ -506,6 +511,7 @@ impl Live {
     /// # Safety
     ///
     /// As for [`look`](Self::look).
+    #[unsafe(link_section = "wirecap_wakeup")]
     unsafe fn take_chunk_there(&self) -> Result<bool, String> {
         // SAFETY: guaranteed by the caller.
         unsafe {
@@ -548,6 +554,7 @@ impl Live {
     ///
     /// As for [`look`](Self::look).
     #[inline]
+    #[unsafe(link_section = "wirecap_wakeup")]
     unsafe fn take_block(&self) -> NextBlock {
         // SAFETY: the caller has the turn, and no other reference exists.
         let reader = unsafe { &mut *self.reader.get() };

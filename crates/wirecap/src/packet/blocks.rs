@@ -123,6 +123,7 @@ impl Blocks {
 
     /// Opens the block that was the next one, unless another thread has opened it meanwhile.
     #[inline]
+    #[unsafe(link_section = "wirecap_wakeup")]
     pub(crate) fn open(self: &Arc<Self>, block: Filled) -> Option<OpenBlock> {
         let Filled { last, number, packets: left } = block;
         let packets = self.before(last).load(Ordering::Relaxed) + u64::from(left);

@@ -11,6 +11,8 @@ const STEPS: usize = if cfg!(miri) { 60 } else { 400 };
 /// The packets that came out, by the numbers at their start.
 #[derive(Default)]
 struct Book {
+    /// The time of each packet, by its number.
+    times: Vec<u64>,
     received: Vec<u64>,
     delivered: Vec<u64>,
     /// Received packets, and those of them that were delivered.
@@ -20,16 +22,35 @@ struct Book {
 impl Book {
     fn deliver(&mut self, data: &[u8], time: u64) {
         let number = u64::from_ne_bytes(*data.first_chunk().expect("every packet has its number"));
-        assert_eq!(time, number, "the time of another packet");
+        assert_eq!(time, self.times[number as usize], "the time of another packet");
         self.delivered.push(number);
         self.bytes += data.len() as u64;
     }
 }
 
+/// The times of packets of which up to eight share one, as with a clock that is read for some packets of a batch: mostly
+/// eight, or any number if the batches are short.
+#[derive(Default)]
+struct SharedTimes {
+    now: u64,
+    left: u64,
+}
+
+impl SharedTimes {
+    fn next(&mut self, random: &mut Random, batches_are_short: bool) -> u64 {
+        if self.left == 0 {
+            self.left = if batches_are_short || random.once_in(20) { random.between(1, 8) } else { 8 };
+            self.now += 1;
+        }
+        self.left -= 1;
+        self.now
+    }
+}
+
 /// A packet that fits a cell, or one that fits a chunk.
-fn packet(number: u64, random: &mut Random, geometry: Geometry) -> Vec<u8> {
+fn packet(number: u64, random: &mut Random, geometry: Geometry, some_are_long: bool) -> Vec<u8> {
     let room = u64::from(geometry.cell_bytes - HEADROOM_BYTES);
-    let cells = if random.once_in(16) { geometry.chunk_cells.min(3) } else { 1 };
+    let cells = if some_are_long && random.once_in(16) { geometry.chunk_cells.min(3) } else { 1 };
     let len = random.between(8, u64::from(cells) * room);
     let mut bytes = number.to_ne_bytes().to_vec();
     bytes.resize(len as usize, number as u8);
@@ -38,28 +59,33 @@ fn packet(number: u64, random: &mut Random, geometry: Geometry) -> Vec<u8> {
 
 fn run(seed: u64) {
     let mut random = Random::new(seed);
-    let (chunk_cells, chunks) = (random.between(1, 20) as u32, random.between(1, 6) as u32);
+    let (chunk_cells, chunks) = (random.between(1, 60) as u32, random.between(1, 6) as u32);
+    let (some_are_long, batches_are_short) = (random.once_in(2), random.once_in(2));
+    let read_max = if random.once_in(2) { 4 } else { 60 };
     let geometry = Geometry { chunk_cells, chunks, cell_bytes: 128 };
     let settings = SimSettings { rings: 1, workers: 1, geometry, ..SimSettings::default() };
     let kernels = SimCapture::new(&settings);
     let capture = kernels.capture().unwrap();
     let mut worker = capture.workers().pop().unwrap();
     let mut reader = worker.cell_reader().expect("it is alone");
-    let (mut book, mut number) = (Book::default(), 0);
+    let (mut book, mut number, mut times) = (Book::default(), 0, SharedTimes::default());
     // The position at which reading continues.
     let mut next = 0;
     for _ in 0..STEPS {
         match random.below(6) {
             0 | 1 => {
-                number += 1;
-                let bytes = packet(number, &mut random, geometry);
-                let time = Timestamp::from_unix_nanos(number);
-                if kernels.kernel(0).receive(&bytes, time) == Fate::Received {
-                    book.received.push(number);
+                for _ in 0..random.between(1, read_max) {
+                    let bytes = packet(number, &mut random, geometry, some_are_long);
+                    let time = times.next(&mut random, batches_are_short);
+                    book.times.push(time);
+                    if kernels.kernel(0).receive(&bytes, Timestamp::from_unix_nanos(time)) == Fate::Received {
+                        book.received.push(number);
+                    }
+                    number += 1;
                 }
             }
             2 => {
-                let end = next + random.below(4) as u32;
+                let end = next + random.below(read_max) as u32;
                 let stopped = read(&mut reader, next..end, &mut book);
                 assert_eq!(stopped, end.min(reader.len()).max(next));
                 next = stopped;

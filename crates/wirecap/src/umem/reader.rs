@@ -7,6 +7,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::umem::chunk::heads::Grouping;
 use crate::umem::chunk::{Head, heads};
 use crate::umem::recycle::CellList;
 use crate::umem::rx::RxRing;
@@ -30,6 +31,7 @@ pub struct CellReader {
     /// The cells in hand.
     list: Box<CellList>,
     ahead_of_utc_nanos: u64,
+    grouping: Grouping,
 }
 
 impl CellReader {
@@ -38,7 +40,7 @@ impl CellReader {
         // One entry more than a chunk has, for prefetching.
         let room = ring.chunk_cells() as usize + heads::PACKETS_AHEAD;
         let list = CellList::with_capacity(room);
-        ring.posts_all().then_some(Self { ring, list, ahead_of_utc_nanos: 0 })
+        ring.posts_all().then(|| Self { ring, list, ahead_of_utc_nanos: 0, grouping: Grouping::default() })
     }
 
     /// Takes the next packets, if some wait. The reader loses the rest of the current ones;
@@ -78,7 +80,16 @@ impl CellReader {
         // SAFETY: the ring's pool stays mapped as long as the ring; each of these packets was checked to be in it in one
         // piece, after a timestamp. No thread writes to them until they are put back, which `each` cannot do.
         unsafe {
-            heads::each_by_program(base, &self.list.cells, range, snap_len, self.ahead_of_utc_nanos, each);
+            let (cells, ahead_of_utc_nanos) = (&self.list.cells, self.ahead_of_utc_nanos);
+            heads::each_by_program(
+                base,
+                cells,
+                range,
+                snap_len,
+                ahead_of_utc_nanos,
+                &mut self.grouping,
+                each,
+            );
         }
         end
     }

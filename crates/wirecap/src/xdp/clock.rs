@@ -15,9 +15,10 @@ use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
 use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, kernel_function};
 use crate::device::Device;
 use crate::time::Timestamps;
+use crate::umem::chunk::heads::PACKETS_PER_READING;
 
 /// Maximum number of packets of a batch that share a reading.
-const READ_EVERY: u64 = 8;
+const READ_EVERY: u64 = PACKETS_PER_READING as u64;
 /// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
 /// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
 const END_OF_BATCH: &CStr = c"napi_poll";

@@ -16,6 +16,9 @@ use crate::time::Timestamp;
 /// wrote.
 pub(crate) const PACKETS_AHEAD: usize = 12;
 
+/// Maximum number of packets that share a reading of the clock ([`Timestamps::Batch`](crate::Timestamps::Batch)).
+pub(crate) const PACKETS_PER_READING: usize = 8;
+
 /// Maximum number of bytes of a packet that [`Chunk::fetch`] prefetches: the processor's own prefetcher recognises
 /// the rest of a long one.
 const FETCHED_BYTES_MAX: usize = 512;
@@ -83,7 +86,16 @@ impl Chunk {
             // the chunk.
             Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => unsafe {
                 let (base, snap_len) = (self.origin.base, self.snap_len);
-                each_by_program(base, self.packets(), range, snap_len, ahead_of_utc_nanos, each);
+                let mut unknown = Grouping::default();
+                each_by_program(
+                    base,
+                    self.packets(),
+                    range,
+                    snap_len,
+                    ahead_of_utc_nanos,
+                    &mut unknown,
+                    each,
+                );
             },
             _ => packets.for_each(|packet| each(packet.head())),
         }
@@ -111,6 +123,13 @@ impl Chunk {
     }
 }
 
+/// Whether the last packets came in groups with the same timestamp. The next ones are then assumed to do the same, so that
+/// most timestamps are not read: each is in a cache line that another core wrote.
+#[derive(Debug, Default)]
+pub(crate) struct Grouping {
+    is_regular: bool,
+}
+
 /// Calls `each` with those of `packets` at the indices in `range`, cut to `snap_len` bytes; addresses are relative to `base`.
 /// Packets and the timestamps before them are prefetched: some at the beginning, and one more at each step.
 ///
@@ -125,30 +144,79 @@ pub(crate) unsafe fn each_by_program<'a>(
     range: Range<usize>,
     snap_len: u32,
     ahead_of_utc_nanos: u64,
+    grouping: &mut Grouping,
     mut each: impl FnMut(Head<'a>),
 ) {
     if range.start == 0 {
         fetch(base, &packets[..packets.len().min(PACKETS_AHEAD)]);
     }
     let mut second = Second::default();
-    let mut look = |&Descriptor { address, len: wire_len, .. }: &Descriptor| {
+    // SAFETY: the caller's promise.
+    let stamp_of = |packet: &Descriptor| unsafe { program_stamp(base.add(packet.address as usize)) };
+    let head = |&Descriptor { address, len: wire_len, .. }: &Descriptor, seconds, nanos| {
         // SAFETY: the caller's promise.
-        let (tai, data) = unsafe {
-            let start = base.add(address as usize);
-            (program_stamp(start), slice::from_raw_parts(start.as_ptr(), wire_len.min(snap_len) as usize))
+        let data = unsafe {
+            slice::from_raw_parts(base.add(address as usize).as_ptr(), wire_len.min(snap_len) as usize)
         };
-        let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
-        each(Head { data, wire_len, seconds: second.unix_seconds, nanos });
+        Head { data, wire_len, seconds, nanos }
+    };
+    let mut start = range.start;
+    if grouping.is_regular {
+        if range.start == 0 {
+            fetch_stamps_of_group(base, packets, PACKETS_PER_READING);
+        }
+        while start < range.end {
+            let group = group_at(packets, start);
+            // The program's clock does not go back, so packets between two with the same time have this time as well. (If it
+            // was set back in between, to the very nanosecond, they are as far from the truth as the clock was.)
+            let tai = stamp_of(&group[0]);
+            if tai != stamp_of(&group[group.len() - 1]) {
+                grouping.is_regular = false;
+                fetch(base, &packets[start..packets.len().min(start + PACKETS_AHEAD)]);
+                break;
+            }
+            fetch_stamps_of_group(base, packets, start + 2 * PACKETS_PER_READING);
+            let ahead = packets.len().min(start + PACKETS_AHEAD);
+            packets[ahead..].iter().take(PACKETS_PER_READING).for_each(|packet| fetch_data(base, packet));
+            let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
+            let group = &group[..group.len().min(range.end - start)];
+            group.iter().for_each(|packet| each(head(packet, second.unix_seconds, nanos)));
+            start += group.len();
+        }
+    }
+    let mut look = |packet: &Descriptor| {
+        let nanos = second.nanos_at(stamp_of(packet), ahead_of_utc_nanos);
+        each(head(packet, second.unix_seconds, nanos));
     };
     // One window for each packet with a packet to prefetch, so that one pointer serves both.
     let fetched = packets.len().min(range.end + PACKETS_AHEAD);
-    let windows = packets[range.start..fetched.max(range.start)].windows(PACKETS_AHEAD + 1);
-    let rest = range.start + windows.len()..range.end;
+    let windows = packets[start..fetched.max(start)].windows(PACKETS_AHEAD + 1);
+    let rest = start + windows.len()..range.end;
     for window in windows {
         fetch_packet(base, &window[PACKETS_AHEAD]);
         look(&window[0]);
     }
     packets[rest].iter().for_each(look);
+    if start == range.start && range.len() >= PACKETS_PER_READING {
+        let mut groups = packets[range].chunks(PACKETS_PER_READING);
+        grouping.is_regular = groups.all(|group| stamp_of(&group[0]) == stamp_of(&group[group.len() - 1]));
+    }
+}
+
+/// The packets from index `start` on that share a timestamp if groups are regular.
+#[inline]
+fn group_at(packets: &[Descriptor], start: usize) -> &[Descriptor] {
+    &packets[start..packets.len().min(start + PACKETS_PER_READING)]
+}
+
+/// Prefetches the two timestamps that are read of the group from index `start` on, if there is one.
+#[inline]
+fn fetch_stamps_of_group(base: NonNull<u8>, packets: &[Descriptor], start: usize) {
+    if start < packets.len() {
+        let group = group_at(packets, start);
+        fetch_stamp(base, &group[0]);
+        fetch_stamp(base, &group[group.len() - 1]);
+    }
 }
 
 /// Prefetches `packets` and the timestamps before them.
@@ -158,9 +226,18 @@ pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
 
 #[inline]
 fn fetch_packet(base: NonNull<u8>, packet: &Descriptor) {
-    let start = base.as_ptr().wrapping_add(packet.address as usize);
-    prefetch(start.wrapping_sub(size_of::<u64>()));
-    prefetch(start);
+    fetch_stamp(base, packet);
+    fetch_data(base, packet);
+}
+
+#[inline]
+fn fetch_stamp(base: NonNull<u8>, packet: &Descriptor) {
+    prefetch(base.as_ptr().wrapping_add(packet.address as usize).wrapping_sub(size_of::<u64>()));
+}
+
+#[inline]
+fn fetch_data(base: NonNull<u8>, packet: &Descriptor) {
+    prefetch(base.as_ptr().wrapping_add(packet.address as usize));
 }
 
 impl<'a> Packet<'a> {

@@ -1,5 +1,7 @@
 //! Packets that [`reader`](crate::umem::reader) takes out of a ring, and returns.
 
+#![allow(unsafe_code, reason = "the section of functions")]
+
 use std::ptr::NonNull;
 
 use super::{RxRing, packets_in};
@@ -21,6 +23,7 @@ impl RxRing {
 
     /// Takes up to M packets into `list`, which is empty, if each is in one cell, has a timestamp of the program, and needs no
     /// filtering in user space. Returns how far their clock is ahead of UTC. An error means that the worker must capture.
+    #[unsafe(link_section = "wirecap_wakeup")]
     pub(crate) fn take_in_place(&self, list: &mut CellList) -> Result<Option<u64>, ()> {
         let mut guard = lock(&self.rx);
         let side = &mut *guard;
@@ -61,6 +64,7 @@ impl RxRing {
 
     /// Takes the cells of `list` back. Packets from index `next` on were not read and are delivered in chunks, unless the
     /// ring was closed.
+    #[unsafe(link_section = "wirecap_wakeup")]
     pub(crate) fn put_back_in_place(&self, list: &mut CellList, next: usize) {
         if next < list.cells.len() {
             self.keep_unread(list, next);
