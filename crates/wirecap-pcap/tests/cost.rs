@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -11,6 +10,9 @@ use wirecap_testbed::privileged;
 
 /// Routes and pairs of interfaces of a busy host: by default fewer than `WIRECAP_HOST=1000000,500`.
 const ROUTES_AND_PAIRS: [u32; 2] = [50_000, 50];
+
+/// So that each run of ip(8) ends in time.
+const COMMANDS_AT_A_TIME: usize = 50_000;
 
 fn routes_and_pairs() -> [u32; 2] {
     let Ok(text) = std::env::var("WIRECAP_HOST") else { return ROUTES_AND_PAIRS };
@@ -57,19 +59,21 @@ fn opening_does_not_query_the_hosts_routes_and_interfaces() {
     let program = compile("cost.c", folder.path(), &[]);
     let bed = Bed::new();
     let before = cost(&bed, &program, Library::DropIn, "68");
-    let mut commands = "addr add 10.255.0.1/24 dev a0\n".to_owned();
     let [routes, pairs] = routes_and_pairs();
-    for n in 0..pairs {
-        writeln!(commands, "link add v{n} type veth peer name w{n}").unwrap();
-    }
-    for n in 0..routes {
+    let pair = |n| format!("link add v{n} type veth peer name w{n}\n");
+    let route = |n: u32| {
         let [_, a, b, c] = n.to_be_bytes();
-        writeln!(commands, "route add 11.{a}.{b}.{c}/32 dev a0").unwrap();
-    }
+        format!("route add 11.{a}.{b}.{c}/32 dev a0\n")
+    };
+    let address = "addr add 10.255.0.1/24 dev a0\n".to_owned();
+    let commands: Vec<String> =
+        std::iter::once(address).chain((0..pairs).map(pair)).chain((0..routes).map(route)).collect();
     let path = folder.path().join("commands");
-    std::fs::write(&path, commands).unwrap();
-    let output = finish(bed.spawn(Command::new("ip").arg("-b").arg(path).stderr(Stdio::piped())));
-    assert!(output.status.success(), "{}", said(&output));
+    for some in commands.chunks(COMMANDS_AT_A_TIME) {
+        std::fs::write(&path, some.concat()).unwrap();
+        let output = finish(bed.spawn(Command::new("ip").arg("-b").arg(&path).stderr(Stdio::piped())));
+        assert!(output.status.success(), "{}", said(&output));
+    }
     let crowded = cost(&bed, &program, Library::DropIn, "68");
     assert!(before("bytes") > 0);
     for number in ["calls", "bytes"] {
