@@ -292,7 +292,9 @@ sniff(iface='a1', filter='udp or tcp', prn=lambda p: print(p.summary(), flush=Tr
     Client {
         name: "ettercap",
         needs: "ettercap:ettercap-text-only",
-        script: "exec ettercap -T -u -q -i $IF -w $DIR/x.pcap",
+        // It waits for keys. At the end of its input it never sleeps, and an instance on a busy machine may not have
+        // written its last packets when it is interrupted.
+        script: "mkfifo $DIR/keys; exec ettercap -T -u -q -i $IF -w $DIR/x.pcap <> $DIR/keys",
         report: Some("tcpdump -r $DIR/x.pcap -n -t -v 2>/dev/null | sed 's/^ *//'"),
         expects: &["GET /index.html"],
         ..LISTENER
