@@ -29,7 +29,7 @@ use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::options;
 use crate::sink::Writing;
-use agent::{Agent, Identity, Meaning};
+use agent::{Agent, Identity, Meaning, Statement};
 use connection::Connection;
 use desk::Desk;
 use http::{HttpAddress, Listener, parse_http};
@@ -173,9 +173,10 @@ impl Control {
         &'a self,
         capture: &'a Capture,
         writing: Option<&'a Writing>,
+        account: Statement<'a>,
     ) -> Option<Agent<'a>> {
         let Serving { desks, identity, meaning, .. } = self.0.as_ref()?;
-        Some(Agent::new((desks, identity, meaning), capture, writing))
+        Some(Agent::new((desks, identity, meaning), capture, writing, account))
     }
 
     /// The capture has ended: waiting clients get the ledger, and the error, if there was one.
