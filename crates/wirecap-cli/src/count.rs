@@ -156,7 +156,9 @@ impl Live {
             let mut draw = |lines: Vec<String>| {
                 screen.redraw(&lines).or_else(|error| if is_terminal { Ok(()) } else { Err(error) })
             };
-            drop(ended.send(inbox.iter().try_for_each(&mut draw)));
+            let outcome = inbox.iter().try_for_each(&mut draw);
+            screen.keep();
+            drop(ended.send(outcome));
         })?;
         Ok(Self { frames: Some(frames), outcome, is_terminal })
     }
