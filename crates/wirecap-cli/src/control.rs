@@ -36,8 +36,12 @@ use http::{HttpAddress, Listener, parse_http};
 use place::{ClaimError, Place, parse_name};
 use server::Server;
 
+/// The heading of its options in the help.
+pub(crate) const CONTROL: &str = "Control socket and live page";
+
 /// Options of the commands that have a control socket.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = CONTROL)]
 pub(crate) struct ControlOptions {
     /// Name for wirecap status, stop, filter, rotate and events
     ///

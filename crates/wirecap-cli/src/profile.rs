@@ -17,7 +17,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, END_AND_OUTPUT};
 use crate::output;
 use crate::progress::Progress;
 use crate::service;
@@ -31,21 +31,21 @@ pub(crate) struct Arguments {
     options: CaptureOptions,
 
     /// Length of a bin
-    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms")]
+    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms", help_heading = END_AND_OUTPUT)]
     bin: Duration,
 
     /// Write the counts as CSV: a row per bin, a column per ring; - is stdout
     ///
     /// Of consecutive bins without packets, only the first and the last are written.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = END_AND_OUTPUT)]
     csv: Option<PathBuf>,
 
     /// Write the counts as an SVG chart
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = END_AND_OUTPUT)]
     svg: Option<PathBuf>,
 
     /// Replace the files of --csv and --svg if they exist
-    #[arg(long)]
+    #[arg(long, help_heading = END_AND_OUTPUT)]
     force: bool,
 
     #[command(flatten)]
