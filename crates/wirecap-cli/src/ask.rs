@@ -227,12 +227,13 @@ fn row(name: &str, [command, time, delivered, lost, waiting, lossless]: [&str; 6
 fn details(status: &Value) -> Vec<String> {
     let ledger = &status["ledger"];
     let identity = format!(
-        "{}, process {}, {} engine, {}, {} for {}",
+        "{}, process {}, {} engine, {}, {} {} {}",
         text(&status["command"]),
         status["pid"],
         text(&ledger["engine"]),
         text(&ledger["mode"]),
         text(&status["state"]),
+        if status["state"] == "running" { "for" } else { "after" },
         running_for(ledger["duration_s"].as_f64().unwrap_or_default()),
     );
     let name = text(&status["name"]);
