@@ -217,23 +217,30 @@ fn overview(statuses: &[Value]) -> Vec<String> {
     std::iter::once(head).chain(statuses.iter().map(line)).collect()
 }
 
+/// A name that is wider than its column has a line of its own.
 fn row(name: &str, [command, time, delivered, lost, waiting, lossless]: [&str; 6]) -> String {
+    let name = if name.chars().count() > 16 { format!("{name}\n{:16}", "") } else { name.to_owned() };
     format!("{name:<16} {command:<8} {time:>9} {delivered:>15} {lost:>9} {waiting:>9} {lossless:>8}")
 }
 
 /// The description of one capture: its identity, interfaces, rings, file, and verdict.
 fn details(status: &Value) -> Vec<String> {
     let ledger = &status["ledger"];
-    let mut lines = vec![format!(
-        "{}: {}, process {}, {} engine, {}, {} for {}",
-        text(&status["name"]),
+    let identity = format!(
+        "{}, process {}, {} engine, {}, {} {} {}",
         text(&status["command"]),
         status["pid"],
         text(&ledger["engine"]),
         text(&ledger["mode"]),
         text(&status["state"]),
+        if status["state"] == "running" { "for" } else { "after" },
         running_for(ledger["duration_s"].as_f64().unwrap_or_default()),
-    )];
+    );
+    let name = text(&status["name"]);
+    let mut lines = match name.chars().count() + 2 + identity.len() {
+        ..=80 => vec![format!("{name}: {identity}")],
+        _ => vec![format!("{name}:"), format!("  {identity}")],
+    };
     for interface in status["interfaces"].as_array().into_iter().flatten() {
         if let Value::String(filter) = &interface["filter"] {
             lines.push(format!("{}: filter: {filter}", text(&interface["name"])));
@@ -344,6 +351,11 @@ mod tests {
 
     #[test]
     fn the_tables_are_no_wider_than_80_columns() {
+        let mut long = status();
+        long["name"] = "recorder-of-the-north-uplink-rack-17".into();
+        let all = [overview(&[status(), long.clone()]), details(&status()), details(&long)].concat();
+        let all: Vec<&str> = all.iter().flat_map(|line| line.split('\n')).collect();
+        assert!(all.iter().all(|line| line.len() <= 80), "{all:#?}");
         let lines = [overview(&[status()]), details(&status())].concat();
         assert!(lines.iter().all(|line| line.len() <= 80), "{lines:#?}");
         let words = |line: &String| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

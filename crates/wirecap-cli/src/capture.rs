@@ -21,13 +21,13 @@ use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
 use crate::config;
-use crate::control::{Claim, ControlOptions};
+use crate::control::{CONTROL, Claim, ControlOptions};
 use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::merge::Merge;
-use crate::options::{CaptureOptions, on_or_off};
+use crate::options::{CaptureOptions, ENGINE, on_or_off};
 use crate::output;
 use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
@@ -37,6 +37,9 @@ use crate::recording::outlet::{Files, Kept, Lent, Outlet, Stream};
 use crate::service;
 use crate::signals;
 use crate::sink::{self, Output, Writing};
+
+/// The heading of options about it in the help.
+const SAVEFILE: &str = "Savefile";
 
 /// Record packets to a file, or to a pipe with -w -
 #[derive(Debug, Args)]
@@ -56,6 +59,7 @@ pub(crate) struct Arguments {
         short,
         long,
         value_name = "FILE",
+        help_heading = SAVEFILE,
         required = false,
         required_unless_present = "list_interfaces",
         default_value_if("list_interfaces", "true", "-")
@@ -63,34 +67,34 @@ pub(crate) struct Arguments {
     write: PathBuf,
 
     /// Write each packet at once, as in tcpdump, instead of within a second; costs CPU time
-    #[arg(short = 'U', long, visible_alias = "immediate-mode")]
+    #[arg(short = 'U', long, visible_alias = "immediate-mode", overrides_with = "packet_buffered", help_heading = SAVEFILE)]
     packet_buffered: bool,
 
     /// Read options from a file, one NAME = VALUE per line
     ///
     /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a value is written alone, or with yes or
     /// no. Lines that begin with # are comments. The command line takes precedence. wirecap reload rereads the file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = CONTROL)]
     config: Option<PathBuf>,
 
     /// Replace the savefile if it exists
-    #[arg(long)]
+    #[arg(long, help_heading = SAVEFILE)]
     force: bool,
 
     /// Format of the savefile, with nanosecond timestamps [default: by extension]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = SAVEFILE)]
     format: Option<FileFormat>,
 
     /// Timestamps
     ///
     /// Without system time (hardware, none), packets of several rings are written in the order of their capture.
-    #[arg(long, value_enum, default_value_t = TimestampName::Batch)]
+    #[arg(long, value_enum, default_value_t = TimestampName::Batch, help_heading = SAVEFILE)]
     timestamp: TimestampName,
 
     /// Wait for a removed interface and continue when it is back
     ///
     /// With off, and always with --elastic, the capture fails when an interface is removed.
-    #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on")]
+    #[arg(long, value_name = "on|off", action = ArgAction::Set, value_parser = on_or_off, default_value = "on", help_heading = ENGINE)]
     reattach: bool,
 
     #[command(flatten)]

@@ -29,15 +29,19 @@ use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::options;
 use crate::sink::Writing;
-use agent::{Agent, Identity, Meaning};
+use agent::{Agent, Identity, Meaning, Statement};
 use connection::Connection;
 use desk::Desk;
 use http::{HttpAddress, Listener, parse_http};
 use place::{ClaimError, Place, parse_name};
 use server::Server;
 
+/// The heading of its options in the help.
+pub(crate) const CONTROL: &str = "Control socket and live page";
+
 /// Options of the commands that have a control socket.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = CONTROL)]
 pub(crate) struct ControlOptions {
     /// Name for wirecap status, stop, filter, rotate and events
     ///
@@ -173,9 +177,10 @@ impl Control {
         &'a self,
         capture: &'a Capture,
         writing: Option<&'a Writing>,
+        account: Statement<'a>,
     ) -> Option<Agent<'a>> {
         let Serving { desks, identity, meaning, .. } = self.0.as_ref()?;
-        Some(Agent::new((desks, identity, meaning), capture, writing))
+        Some(Agent::new((desks, identity, meaning), capture, writing, account))
     }
 
     /// The capture has ended: waiting clients get the ledger, and the error, if there was one.

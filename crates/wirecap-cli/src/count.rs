@@ -15,7 +15,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, END_AND_OUTPUT, ENGINE};
 use crate::output;
 use crate::screen::Screen;
 use crate::service;
@@ -38,11 +38,11 @@ pub(crate) struct Arguments {
     /// Number of workers [default: one per receive queue, at most one per CPU]
     ///
     /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = ENGINE)]
     workers: Option<usize>,
 
     /// Time between updates
-    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s")]
+    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "1s", help_heading = END_AND_OUTPUT)]
     interval: Duration,
 
     #[command(flatten)]
@@ -156,7 +156,9 @@ impl Live {
             let mut draw = |lines: Vec<String>| {
                 screen.redraw(&lines).or_else(|error| if is_terminal { Ok(()) } else { Err(error) })
             };
-            drop(ended.send(inbox.iter().try_for_each(&mut draw)));
+            let outcome = inbox.iter().try_for_each(&mut draw);
+            screen.keep();
+            drop(ended.send(outcome));
         })?;
         Ok(Self { frames: Some(frames), outcome, is_terminal })
     }

@@ -52,16 +52,17 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
         text += &line(row, &widths);
         let holders = holders_by_process(device);
         match holders.is_empty() {
-            true => text += &format!("  auto selects {}: {}\n", choice.engine, choice.why),
+            true => text += &note(&format!("auto selects {}: {}", choice.engine, choice.why)),
             false => text += &held(device, &holders),
         }
         for program in &device.attached_xdp {
             let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
-            text += &format!("  XDP program {} is attached ({}){owner}\n", program.program_id, program.mode);
+            text +=
+                &note(&format!("XDP program {} is attached ({}){owner}", program.program_id, program.mode));
         }
         if let Some(brief) = briefs.get(&device.name) {
             let noun = if brief.count == 1 { "finding" } else { "findings" };
-            text += &format!("  doctor: {} {noun}, first: {}\n", brief.count, brief.worst);
+            text += &note(&format!("doctor: {} {noun}, first: {}", brief.count, brief.worst));
         }
     }
     text
@@ -85,17 +86,24 @@ fn held(device: &Device, holders: &[(Holder, Vec<u32>)]) -> String {
     for (holder, queues) in holders {
         let noun = if queues.len() == 1 { "queue" } else { "queues" };
         let queues: Vec<String> = queues.iter().map(ToString::to_string).collect();
-        text += &format!("  captured by {holder}: {noun} {}\n", queues.join(", "));
+        text += &note(&format!("captured by {holder}: {noun} {}", queues.join(", ")));
     }
     let free = (0..device.rx_queues).find(|queue| holders.iter().all(|(_, queues)| !queues.contains(queue)));
     text += &match free {
-        Some(queue) => {
-            format!("  free for xdp: {}@{queue} and others; whole interface: --engine packet\n", device.name)
+        Some(queue) => note(&format!(
+            "free for xdp: {}@{queue} and others; whole interface: --engine packet",
+            device.name
+        )),
+        None => {
+            note("no queue is free for xdp; --engine packet gets copies of packets that are not captured")
         }
-        None => "  no queue is free for xdp; --engine packet gets copies of packets that are not captured\n"
-            .to_owned(),
     };
     text
+}
+
+/// A line below an interface's row, continued on further lines if it is longer than a terminal is wide.
+fn note(text: &str) -> String {
+    doctor::wrapped("  ", text, 4)
 }
 
 fn row(device: &Device) -> [String; 7] {

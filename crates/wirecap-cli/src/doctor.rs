@@ -27,6 +27,7 @@ use finding::{Change, Diagnosis};
 use fix::Journal;
 use host::Host;
 use read::Scope;
+pub(crate) use report::wrapped;
 
 /// Find settings of this host that lose or falsify packets, and fix them
 #[derive(Debug, Args)]

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 
 /// The filter of commands that capture.
 #[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Filter")]
 pub(crate) struct FilterOptions {
     /// Capture only matching packets: udp and port 53, see pcap-filter(7)
     #[arg(value_name = "FILTER")]

@@ -24,7 +24,7 @@ use wirecap::{
 use crate::control::ControlOptions;
 use crate::failure::Failure;
 use crate::losses;
-use crate::options::{self, EngineOptions};
+use crate::options::{self, END_AND_OUTPUT, EngineOptions};
 use crate::output;
 use crate::service;
 use crate::signals::stop_on_signals;
@@ -113,15 +113,15 @@ pub(crate) struct Arguments {
     weight: WeightOptions,
 
     /// End after sending this many packets in both directions
-    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..), help_heading = END_AND_OUTPUT)]
     count: Option<u64>,
 
     /// End after this time: 10s, 500ms, 5m
-    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    #[arg(long, value_name = "TIME", value_parser = size::duration, help_heading = END_AND_OUTPUT)]
     duration: Option<Duration>,
 
     /// Print the final ledger as one JSON object on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = END_AND_OUTPUT)]
     json: bool,
 
     #[command(flatten)]

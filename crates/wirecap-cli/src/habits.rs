@@ -13,11 +13,11 @@ use crate::failure::Failure;
 #[command(next_help_heading = "As in tcpdump and dumpcap")]
 pub(crate) struct Habits {
     /// List the interfaces and end, as wirecap devices
-    #[arg(short = 'D', long)]
+    #[arg(short = 'D', long, overrides_with = "list_interfaces")]
     pub(crate) list_interfaces: bool,
 
     /// Do not print packet counts while capturing
-    #[arg(short, long)]
+    #[arg(short, long, overrides_with = "quiet")]
     pub(crate) quiet: bool,
 
     /// No effect: names are never looked up
@@ -25,7 +25,7 @@ pub(crate) struct Habits {
     _no_names: u8,
 
     /// No effect: output to a pipe is always line-buffered
-    #[arg(short = 'l', hide_short_help = true)]
+    #[arg(short = 'l', overrides_with = "_line_buffered", hide_short_help = true)]
     _line_buffered: bool,
 
     /// Link type, EN10MB or RAW; must be that of the interfaces
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn flags_without_a_meaning_here_are_accepted() {
-        let command = parse("-nn -l -q -y en10mb -r - -s 0").unwrap();
+        let command = parse("-nn -l -l -q -q -y en10mb -r - -s 0").unwrap();
         assert!(command.habits.quiet && !command.habits.list_interfaces);
         assert_eq!(command.habits.linktype, Some(LINK_TYPES[0]));
         assert_eq!(command.read.unwrap().to_str(), Some("/dev/stdin"));

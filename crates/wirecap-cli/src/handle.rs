@@ -12,7 +12,7 @@ use crate::control::ControlOptions;
 use crate::devices;
 use crate::failure::Failure;
 use crate::losses;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, ENGINE};
 use crate::progress::Progress;
 use crate::service;
 use crate::size;
@@ -31,11 +31,11 @@ pub(crate) struct Arguments {
     /// Number of workers [default: one per ring]
     ///
     /// If there are more workers than receive queues, the flows of a queue are spread over several rings.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), help_heading = ENGINE)]
     workers: Option<u16>,
 
     /// The filter to apply; non-matching packets are counted, not dropped
-    #[arg(value_name = "FILTER", default_values_t = ["net".to_owned(), "131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
+    #[arg(value_name = "FILTER", help_heading = "Filter", default_values_t = ["net".to_owned(), "131.225.2".to_owned(), "and".to_owned(), "udp".to_owned()])]
     filter: Vec<String>,
 
     #[command(flatten)]

@@ -80,13 +80,18 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
     let (mut losses, mut advisor) = (Losses::default(), Advisor::new(&names));
     let mut slowness = writing.map(Slowness::of);
     let mut backlog = Backlog::default();
-    let mut agent = control.agent(capture, writing);
+    let account = |known: &[Lost]| {
+        let ledger = ledger_so_far(capture, writing);
+        let lost = up_to_date(known, &ledger, &names, SystemTime::now());
+        (ledger, lost)
+    };
+    let mut agent = control.agent(capture, writing, Box::new(account));
     let mut pulse = Pulse::new();
     let (mut next, mut next_count) = (Instant::now() + LOOK, Instant::now() + COUNT);
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(next.saturating_duration_since(Instant::now()));
         if let Some(agent) = &mut agent {
-            agent.do_jobs(|| ledger_so_far(capture, writing));
+            agent.do_jobs();
         }
         let now = Instant::now();
         if now < next && !done.load(Ordering::Acquire) {
@@ -221,8 +226,8 @@ impl Reason {
                 format!("{slow} is slower than the traffic; a larger pool (--buffer) bridges longer pauses")
             }
             (Self::NoCell | Self::RingFull, None) => {
-                "packets arrive faster than they are processed; a larger pool (--buffer) keeps longer bursts, a filter or \
-                 more workers take off load"
+                "packets arrive faster than they are processed; a larger pool (--buffer) holds longer bursts; a filter or \
+                 more workers reduce the load"
                     .to_owned()
             }
             (Self::Device, _) => format!(
@@ -266,6 +271,8 @@ struct Losses {
     by_key: HashMap<Key, Loss>,
     /// The losses whose beginning was reported at the last check.
     begun: Vec<Key>,
+    /// The devices' drops at the last look.
+    device_drops: Vec<Option<u64>>,
 }
 
 impl Losses {
@@ -277,7 +284,7 @@ impl Losses {
             Some(Lost { place, reason, packets, last_unix_s: last.as_secs_f64() })
         };
         let mut all: Vec<Lost> = self.by_key.iter().filter_map(lost).collect();
-        all.sort_by(|a, b| b.last_unix_s.total_cmp(&a.last_unix_s).then_with(|| a.place.cmp(&b.place)));
+        sort(&mut all);
         all
     }
 
@@ -312,9 +319,20 @@ impl Losses {
         slow: Option<&str>,
         now: Instant,
     ) -> Vec<String> {
+        let mut confirmed = counts(ledger, names);
+        for ((place, reason), lost) in &mut confirmed {
+            // A driver's counters are read one after the other while packets arrive: a number that was there for one look
+            // only was none. A drop is reported a look later instead.
+            if *reason == Reason::Device {
+                let index = names.iter().position(|name| name == place);
+                let before = index.and_then(|index| self.device_drops.get(index).copied().flatten());
+                *lost = (*lost).min(before.unwrap_or(0));
+            }
+        }
+        self.device_drops.clone_from(&ledger.device_drops);
         let of_writer = writer.map(|(name, discarded)| ((name.to_owned(), Reason::Writer), discarded));
         let mut begun = Vec::new();
-        let mut lines: Vec<String> = counts(ledger, names)
+        let mut lines: Vec<String> = confirmed
             .into_iter()
             .chain(of_writer)
             .filter_map(|(key, lost)| {
@@ -365,11 +383,37 @@ impl Loss {
         }
         let episode = self.episode.filter(|episode| now - episode.grew >= QUIET)?;
         self.episode = None;
-        let (count, seconds) =
-            (grouped(lost - episode.lost_before), (episode.grew - episode.began).as_secs_f64());
-        let line = || format!("{place} has stopped losing packets: {count} lost in {seconds:.1} s ({words})");
+        let count = grouped(lost.saturating_sub(episode.lost_before));
+        // A loss that was seen at one look only took less than the time between two.
+        let duration = match episode.grew - episode.began {
+            Duration::ZERO => "less than a second".to_owned(),
+            duration => format!("{:.1} s", duration.as_secs_f64()),
+        };
+        let line = || format!("{place} has stopped losing packets: {count} lost in {duration} ({words})");
         episode.was_said.then(line)
     }
+}
+
+/// The losses of the last look with the counts of `ledger`, so that both are the same in one status, the latest first.
+fn up_to_date(known: &[Lost], ledger: &Ledger, names: &[String], now: SystemTime) -> Vec<Lost> {
+    let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    let counted = counts(ledger, names).into_iter().filter(|(_, packets)| *packets > 0);
+    let mut all: Vec<Lost> = counted
+        .map(|((place, reason), packets)| {
+            let before = known.iter().find(|lost| lost.place == place && lost.reason == reason.words());
+            let last = before.filter(|lost| lost.packets >= packets).map_or(now, |lost| lost.last_unix_s);
+            Lost { place, reason: reason.words(), packets, last_unix_s: last }
+        })
+        .collect();
+    // The ledger has no reason of its own for these.
+    all.extend(known.iter().filter(|lost| lost.reason == Reason::Writer.words()).cloned());
+    sort(&mut all);
+    all
+}
+
+/// The latest first.
+fn sort(losses: &mut [Lost]) {
+    losses.sort_by(|a, b| b.last_unix_s.total_cmp(&a.last_unix_s).then_with(|| a.place.cmp(&b.place)));
 }
 
 /// The number of lost packets by place and reason.
@@ -445,6 +489,58 @@ mod tests {
         assert!(said[4].as_deref().unwrap().contains("90 packets wait for x"), "{said:?}");
         assert_eq!(said[12].as_deref(), Some("no more packets wait for x"));
         assert_eq!(said.iter().flatten().count(), 2, "{said:?}");
+    }
+
+    #[test]
+    fn a_loss_at_one_look_has_no_duration() {
+        let said = said(&[0, 5, 5, 5, 5], None);
+        assert_eq!(
+            said[3].as_deref(),
+            Some("a1@0 has stopped losing packets: 5 lost in less than a second (no free cell)")
+        );
+    }
+
+    /// A ledger of one interface, whose ring and device dropped as many.
+    fn ledger(no_cell: u64, device: u64) -> Ledger {
+        let mut account = wirecap::Account::default();
+        account.dropped.no_cell = no_cell;
+        let ring = wirecap::RingLedger { name: "a1@0".to_owned(), account: account.clone() };
+        Ledger {
+            engine: "xdp",
+            mode: String::new(),
+            total: account,
+            duration: Duration::ZERO,
+            rings: vec![ring],
+            ports: Vec::new(),
+            recorded: None,
+            lost_later: Vec::new(),
+            device_drops: vec![Some(device)],
+            unseen: Vec::new(),
+            warnings: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_device_s_drop_is_reported_if_it_is_there_at_two_looks() {
+        let (mut losses, start, names) = (Losses::default(), Instant::now(), ["a1".to_owned()]);
+        let mut look = |seconds, device| {
+            losses.look(&ledger(0, device), &names, None, None, start + Duration::from_secs(seconds))
+        };
+        assert!([(0, 0), (1, 1), (2, 0), (3, 7)].iter().all(|&(at, device)| look(at, device).is_empty()));
+        assert!(look(4, 9)[0].contains("a1 is losing packets: 7 so far (dropped by the device)"));
+    }
+
+    #[test]
+    fn the_losses_of_a_status_have_the_counts_of_its_ledger() {
+        let (names, at) = (["a1".to_owned()], |seconds| UNIX_EPOCH + Duration::from_secs(seconds));
+        let begun = up_to_date(&[], &ledger(5, 0), &names, at(10));
+        let lost = |packets, last_unix_s| {
+            vec![Lost { place: "a1@0".to_owned(), reason: "no free cell", packets, last_unix_s }]
+        };
+        assert_eq!(begun, lost(5, 10.0));
+        assert_eq!(up_to_date(&begun, &ledger(5, 0), &names, at(11)), lost(5, 10.0));
+        assert_eq!(up_to_date(&begun, &ledger(9, 0), &names, at(12)), lost(9, 12.0));
+        assert_eq!(up_to_date(&lost(3, 9.0), &ledger(0, 0), &names, at(13)), []);
     }
 
     #[test]

@@ -26,6 +26,10 @@ pub(crate) fn on_or_off(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Headings of the help for options that follow a group of others: clap would list them under the heading of that group.
+pub(crate) const ENGINE: &str = "Engine, buffers and workers";
+pub(crate) const END_AND_OUTPUT: &str = "End and output";
+
 /// Options of all commands that capture.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CaptureOptions {
@@ -58,15 +62,15 @@ pub(crate) struct CaptureOptions {
     elastic: bool,
 
     /// End after this many packets
-    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..), help_heading = END_AND_OUTPUT)]
     pub(crate) count: Option<u64>,
 
     /// End after this time: 10s, 500ms, 1h30m, 7d
-    #[arg(long, value_name = "TIME", value_parser = size::duration)]
+    #[arg(long, value_name = "TIME", value_parser = size::duration, help_heading = END_AND_OUTPUT)]
     pub(crate) duration: Option<Duration>,
 
     /// Print the final ledger as one JSON object on standard output
-    #[arg(long)]
+    #[arg(long, help_heading = END_AND_OUTPUT)]
     pub(crate) json: bool,
 
     #[command(flatten)]
@@ -75,7 +79,7 @@ pub(crate) struct CaptureOptions {
 
 /// Options of all commands that open interfaces: by which engine, with which pools, by which workers.
 #[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Engine, buffers and workers")]
+#[command(next_help_heading = ENGINE)]
 pub(crate) struct EngineOptions {
     /// auto: AF_XDP if the host does not use the interface, else AF_PACKET
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]

@@ -24,6 +24,7 @@ use crate::output;
 
 /// The user that records.
 #[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Privileges")]
 pub(crate) struct UserOption {
     /// Record as this user; a separate process keeps the privileges
     ///

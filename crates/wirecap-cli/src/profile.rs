@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::control::Control;
@@ -16,7 +17,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
-use crate::options::CaptureOptions;
+use crate::options::{CaptureOptions, END_AND_OUTPUT};
 use crate::output;
 use crate::progress::Progress;
 use crate::service;
@@ -30,21 +31,21 @@ pub(crate) struct Arguments {
     options: CaptureOptions,
 
     /// Length of a bin
-    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms")]
+    #[arg(long, value_name = "TIME", value_parser = size::duration, default_value = "10ms", help_heading = END_AND_OUTPUT)]
     bin: Duration,
 
     /// Write the counts as CSV: a row per bin, a column per ring; - is stdout
     ///
     /// Of consecutive bins without packets, only the first and the last are written.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = END_AND_OUTPUT)]
     csv: Option<PathBuf>,
 
     /// Write the counts as an SVG chart
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = END_AND_OUTPUT)]
     svg: Option<PathBuf>,
 
     /// Replace the files of --csv and --svg if they exist
-    #[arg(long)]
+    #[arg(long, help_heading = END_AND_OUTPUT)]
     force: bool,
 
     #[command(flatten)]
@@ -62,8 +63,8 @@ const HEAD_HEIGHT: u32 = 56;
 const FOOT_HEIGHT: u32 = 34;
 const COUNTS_WIDTH: i32 = 110;
 const MARGIN: i32 = 10;
-/// Parts of the axis.
-const TICKS: i32 = 5;
+/// Maximum parts of the axis.
+const TICKS_MAX: f64 = 7.0;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
@@ -222,8 +223,8 @@ impl Profile {
         let name_width = self.rings.iter().map(String::len).max().unwrap_or(0);
         let seconds = self.seconds(bins);
         let mut text = format!(
-            "{seconds:.2} s in bins of {} ms; the highest has {} packets\n",
-            self.bin_nanos as f64 / 1e6,
+            "{seconds:.2} s in bins of {}; the highest has {} packets\n",
+            self.bin(),
             grouped(highest.into())
         );
         for ((name, counts), peaks) in self.rings.iter().zip(&self.counts).zip(&peaks) {
@@ -251,6 +252,14 @@ impl Profile {
         Ok(picture)
     }
 
+    /// The length of a bin in words.
+    fn bin(&self) -> String {
+        match self.bin_nanos {
+            nanos if nanos >= 1_000_000_000 => format!("{} s", nanos as f64 / 1e9),
+            nanos => format!("{} ms", nanos as f64 / 1e6),
+        }
+    }
+
     fn picture_height(&self) -> u32 {
         HEAD_HEIGHT + self.row_height() * self.rings.len().max(1) as u32 + FOOT_HEIGHT
     }
@@ -267,7 +276,7 @@ impl Profile {
         let columns = (PICTURE_COLUMNS as u64).min(bins) as usize;
         let (first, row_height) = (self.first_bin(), self.row_height() as i32);
         let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
-        let title = format!("packets per {} ms and ring", self.bin_nanos as f64 / 1e6);
+        let title = format!("packets per {} and ring", self.bin());
         picture.draw(&Text::new(title, (MARGIN, 10), text(18)))?;
         draw_scale(picture, highest, &text(12))?;
         let left = MARGIN + 7 * self.rings.iter().map(String::len).max().unwrap_or(0) as i32 + 8;
@@ -288,16 +297,32 @@ impl Profile {
         }
         picture.draw(&Text::new("packets", (right + 8, top - 16), text(12)))?;
         picture.draw(&Rectangle::new([(left, top), (right, bottom)], BLACK.mix(0.4)))?;
-        for tick in 0..=TICKS {
-            let at = left + (right - left) * tick / TICKS;
+        let seconds = self.seconds(bins);
+        let style = text(12).pos(Pos::new(HPos::Center, VPos::Top));
+        for (tick, label) in ticks(seconds) {
+            let at = left + (f64::from(right - left) * tick / seconds).round() as i32;
             picture.draw(&PathElement::new([(at, bottom), (at, bottom + 4)], BLACK.mix(0.4)))?;
-            let seconds = self.seconds(bins) * f64::from(tick) / f64::from(TICKS);
-            let label = if tick == TICKS { format!("{seconds:.3} s") } else { format!("{seconds:.3}") };
-            picture.draw(&Text::new(label, (at - 12, bottom + 8), text(12)))?;
+            picture.draw(&Text::new(label, (at, bottom + 8), style.clone()))?;
         }
         picture.present()?;
         Ok(())
     }
+}
+
+/// Round times on an axis of `seconds`, with their labels; the last one has the unit.
+fn ticks(seconds: f64) -> Vec<(f64, String)> {
+    let power = 10_f64.powf((seconds / TICKS_MAX).log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
+    let step = step.into_iter().find(|step| seconds / step <= TICKS_MAX).unwrap_or(seconds);
+    let decimals = (-step.log10().floor()).max(0.0) as usize;
+    let count = (seconds / step + 1e-9).floor() as u32;
+    let label = |tick: f64| match decimals {
+        0 => grouped(tick as u64),
+        decimals => format!("{tick:.decimals$}"),
+    };
+    let unit = |index| if index == count { " s" } else { "" };
+    let at = |index| f64::from(index) * step;
+    (0..=count).map(|index| (at(index), label(at(index)) + unit(index))).collect()
 }
 
 /// What the shades mean: powers of ten up to the highest count.
@@ -393,6 +418,16 @@ mod tests {
         let expected = ["seconds,eth0@0,eth0@1", "0.000000,0,1", "0.010000,0,0", "0.020000,2,0"];
         assert_eq!(lines[..4], expected);
         assert_eq!(lines[4..], ["0.030000,1,0", "0.040000,0,0", "0.050000,1,0"]);
+    }
+
+    #[test]
+    fn ticks_are_round_times() {
+        let labels =
+            |seconds| ticks(seconds).into_iter().map(|(_, label)| label).collect::<Vec<_>>().join(" ");
+        assert_eq!(labels(6.1), "0 1 2 3 4 5 6 s");
+        assert_eq!(labels(1.0), "0.0 0.2 0.4 0.6 0.8 1.0 s");
+        assert_eq!(labels(0.06), "0.00 0.01 0.02 0.03 0.04 0.05 0.06 s");
+        assert_eq!(labels(184_280_864.0), "0 50,000,000 100,000,000 150,000,000 s");
     }
 
     #[test]

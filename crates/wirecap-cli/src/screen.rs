@@ -104,17 +104,20 @@ impl<W: Write> Screen<W> {
         let _ = self.erase();
     }
 
-    /// Erases the last drawing.
+    /// Erases the last drawing, from its first column on: the terminal may have printed ^C behind it.
     fn erase(&mut self) -> io::Result<()> {
         match std::mem::take(&mut self.drawn_lines) {
             0 => Ok(()),
-            lines => write!(self.stream, "\x1b[{lines}A\x1b[J"),
+            lines => write!(self.stream, "\r\x1b[{lines}A\x1b[J"),
         }
     }
 
-    /// Keeps the last drawing.
+    /// Keeps the last drawing. The next output begins in the first column: the terminal may have printed ^C behind it. A terminal that
+    /// was closed is ignored.
     pub(crate) fn keep(&mut self) {
-        self.drawn_lines = 0;
+        if std::mem::take(&mut self.drawn_lines) > 0 {
+            let _ = self.stream.write_all(b"\r\x1b[K").and_then(|()| self.stream.flush());
+        }
     }
 
     pub(crate) fn bold(&self, text: &str) -> String {
@@ -204,7 +207,7 @@ mod tests {
         screen.redraw(&lines).unwrap();
         let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
         let small = "a\nand 2 more lines: the terminal has no room\n";
-        assert_eq!(drawn, format!("a\nb\nc\n\x1b[2J\x1b[H{small}\x1b[2A\x1b[J{small}"));
+        assert_eq!(drawn, format!("a\nb\nc\n\x1b[2J\x1b[H{small}\r\x1b[2A\x1b[J{small}"));
     }
 
     #[test]
@@ -215,7 +218,7 @@ mod tests {
         screen.keep();
         screen.redraw(&["d".to_owned()]).unwrap();
         let drawn = String::from_utf8(screen.stream).unwrap().replace("\x1b[?7l", "").replace("\x1b[?7h", "");
-        assert_eq!(drawn, "a\nb\n\x1b[2A\x1b[Jc\nd\n");
+        assert_eq!(drawn, "a\nb\n\r\x1b[2A\x1b[Jc\n\r\x1b[Kd\n");
     }
 
     #[test]

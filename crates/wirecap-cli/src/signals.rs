@@ -1,5 +1,5 @@
 //! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at
-//! once, SIGUSR1 prints statistics, and no other signal that users of tcpdump send ends a command.
+//! once or skips work that can be done later, SIGUSR1 prints statistics, and no other signal that users of tcpdump send ends a command.
 
 use std::io;
 use std::process;
@@ -133,7 +133,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
                 ROTATION.store(true, Ordering::Relaxed);
                 continue;
             }
-            match requests.signal_at(Instant::now()) {
+            match requests.signal_at(Instant::now(), OPTIONAL.load(Ordering::Relaxed)) {
                 // In a separate thread: the next signal is timed on arrival, not after this work.
                 Request::First => {
                     report(signal);
@@ -143,6 +143,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
                     eprintln!("wirecap: interrupted twice: statistics and buffered packets lost");
                     process::exit(1);
                 }
+                Request::Skip => SKIPPED.store(true, Ordering::Relaxed),
                 Request::Same => {}
             }
         }
@@ -159,10 +160,26 @@ fn name(signal: i32) -> &'static str {
     }
 }
 
+/// Work that can be done later is in progress.
+static OPTIONAL: AtomicBool = AtomicBool::new(false);
+
+/// Set by a signal that comes meanwhile, after the one that ends the command.
+static SKIPPED: AtomicBool = AtomicBool::new(false);
+
+/// Does work after the end of a capture that can be done later: a further signal skips it, instead of ending the process
+/// without the ledger. `work` asks whether that came.
+pub(crate) fn optional<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+    OPTIONAL.store(true, Ordering::Relaxed);
+    let outcome = work(&|| SKIPPED.load(Ordering::Relaxed));
+    OPTIONAL.store(false, Ordering::Relaxed);
+    outcome
+}
+
 /// The signals that count as one request.
 #[derive(Debug, Default)]
 struct Requests {
     first: Option<Instant>,
+    skipped: Option<Instant>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,18 +187,24 @@ enum Request {
     First,
     /// The first one again.
     Same,
+    /// Skips optional work.
+    Skip,
     Second,
 }
 
 impl Requests {
-    fn signal_at(&mut self, now: Instant) -> Request {
-        match self.first {
-            None => {
+    fn signal_at(&mut self, now: Instant, is_optional: bool) -> Request {
+        match (self.first, self.skipped) {
+            (None, _) => {
                 self.first = Some(now);
                 Request::First
             }
-            Some(first) if now - first < SAME_REQUEST => Request::Same,
-            Some(_) => Request::Second,
+            (Some(last), None) | (_, Some(last)) if now - last < SAME_REQUEST => Request::Same,
+            (_, None) if is_optional => {
+                self.skipped = Some(now);
+                Request::Skip
+            }
+            _ => Request::Second,
         }
     }
 }
@@ -194,9 +217,20 @@ mod tests {
     fn signals_within_a_second_are_one_request() {
         let (mut requests, start) = (Requests::default(), Instant::now());
         let at = |millis| start + Duration::from_millis(millis);
-        assert_eq!(requests.signal_at(at(0)), Request::First);
-        assert_eq!(requests.signal_at(at(0)), Request::Same);
-        assert_eq!(requests.signal_at(at(999)), Request::Same);
-        assert_eq!(requests.signal_at(at(1000)), Request::Second);
+        assert_eq!(requests.signal_at(at(0), false), Request::First);
+        assert_eq!(requests.signal_at(at(0), false), Request::Same);
+        assert_eq!(requests.signal_at(at(999), false), Request::Same);
+        assert_eq!(requests.signal_at(at(1000), false), Request::Second);
+    }
+
+    #[test]
+    fn a_second_request_skips_optional_work_and_a_third_one_ends_the_process() {
+        let (mut requests, start) = (Requests::default(), Instant::now());
+        let at = |millis| start + Duration::from_millis(millis);
+        assert_eq!(requests.signal_at(at(0), false), Request::First);
+        assert_eq!(requests.signal_at(at(999), true), Request::Same);
+        assert_eq!(requests.signal_at(at(2000), true), Request::Skip);
+        assert_eq!(requests.signal_at(at(2000), true), Request::Same);
+        assert_eq!(requests.signal_at(at(3000), true), Request::Second);
     }
 }

@@ -5,13 +5,16 @@ mod poll;
 mod view;
 
 use std::io::{self, IsTerminal};
+use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -58,10 +61,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let [shortest, longest] = INTERVALS;
     let poller = Poller::start(&arguments.names, arguments.interval.clamp(shortest, longest))?;
     let mut view = View::new(Look::of_environment(), poller.interval());
+    end_with_the_terminal()?;
     let mut terminal = ratatui::try_init()?;
     let outcome = show(&mut terminal, &mut view, &poller, &ends);
     ratatui::restore();
     Ok(outcome?)
+}
+
+/// Ends the process when its terminal is closed. crossterm reads the end of a closed terminal again and again, without
+/// returning: the program would take a CPU from the captures, and no signal could end it.
+fn end_with_the_terminal() -> io::Result<()> {
+    thread::Builder::new().name("hang-up".to_owned()).spawn(|| {
+        let stdin = io::stdin();
+        // A hang-up is reported without being asked for.
+        while !matches!(poll(&mut [PollFd::new(&stdin, PollFlags::empty())], None), Ok(1..)) {}
+        process::exit(1);
+    })?;
+    Ok(())
 }
 
 fn show(

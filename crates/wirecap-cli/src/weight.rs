@@ -16,6 +16,7 @@ const COST_NS_MAX: u64 = 1_000_000_000;
 
 /// The cost of the simulated application.
 #[derive(Debug, Clone, Copy, Args)]
+#[command(next_help_heading = "Simulated slow application")]
 pub(crate) struct WeightOptions {
     /// Apply the filter this many times per packet
     #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]

@@ -26,7 +26,7 @@ struct Terminal(OwnedFd);
 
 impl Terminal {
     fn new() -> Self {
-        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC).unwrap();
         grantpt(&user).unwrap();
         unlockpt(&user).unwrap();
         Self(user)
@@ -82,6 +82,22 @@ fn a_terminal_that_is_stopped_or_not_read_does_not_delay_a_capture() {
         finished.assert_success();
         assert_eq!(number(&finished.ledger()["recorded"]["in_file"]), sent);
     }
+}
+
+#[test]
+fn top_ends_when_its_terminal_is_closed() {
+    let terminal = Terminal::new();
+    let mut top = Command::new(WIRECAP)
+        .arg("top")
+        .stdin(terminal.of_program())
+        .stdout(terminal.of_program())
+        .stderr(terminal.of_program())
+        .spawn()
+        .unwrap();
+    // It has drawn something.
+    assert!(rustix::io::read(&terminal.0, &mut [0; 4096]).unwrap() > 0);
+    drop(terminal);
+    wait_until("top has ended", || top.try_wait().unwrap().is_some());
 }
 
 /// A user without privileges.

@@ -122,13 +122,13 @@ pub fn human_bytes(bytes: u64) -> String {
     if unit == 0 { format!("{bytes} bytes") } else { format!("{value:.1} {}", UNITS[unit]) }
 }
 
-/// A readable rate with three significant digits: `4.32 M`, `870 k`, `12`.
+/// A readable rate: `4.32 M`, `870 k`, `8,760`, `12`.
 pub fn human_rate(per_second: f64) -> String {
     match per_second {
         rate if rate >= 1e9 => format!("{:.2} G", rate / 1e9),
         rate if rate >= 1e6 => format!("{:.2} M", rate / 1e6),
         rate if rate >= 1e4 => format!("{:.0} k", rate / 1e3),
-        rate => format!("{rate:.0} "),
+        rate => format!("{} ", grouped(rate.max(0.0).round() as u64)),
     }
 }
 
@@ -211,6 +211,7 @@ mod tests {
         assert_eq!(human_bytes(100), "100 bytes");
         assert_eq!(human_rate(4_321_000.0), "4.32 M");
         assert_eq!(human_rate(870_000.0), "870 k");
+        assert_eq!(human_rate(8_760.4), "8,760 ");
         assert_eq!(human_rate(12.0), "12 ");
     }
 }

@@ -26,6 +26,9 @@ const FRESH: Duration = Duration::from_millis(10);
 /// Converts an expression to the filter of this capture.
 pub(crate) type Meaning = Box<dyn Fn(&str) -> Result<FilterRequest, Failure> + Send + Sync>;
 
+/// The ledger so far and, with the same counts, the losses that were known at the last look.
+pub(crate) type Statement<'a> = Box<dyn Fn(&[Lost]) -> (Ledger, Vec<Lost>) + 'a>;
+
 /// Who the capture is.
 #[derive(Debug, Clone)]
 pub(super) struct Identity {
@@ -44,6 +47,7 @@ pub(crate) struct Agent<'a> {
     /// The filter, if it was changed.
     filter: Option<String>,
     last: Option<(Instant, Line)>,
+    account: Statement<'a>,
     /// The losses up to the last look.
     pub(crate) losses: Vec<Lost>,
 }
@@ -53,17 +57,28 @@ impl<'a> Agent<'a> {
         (desks, identity, meaning): (&'a [Desk], &'a Identity, &'a Meaning),
         capture: &'a Capture,
         writing: Option<&'a Writing>,
+        account: Statement<'a>,
     ) -> Self {
         desks.iter().for_each(Desk::begin_jobs);
-        Self { desks, identity, meaning, capture, writing, filter: None, last: None, losses: Vec::new() }
+        Self {
+            desks,
+            identity,
+            meaning,
+            capture,
+            writing,
+            filter: None,
+            last: None,
+            account,
+            losses: Vec::new(),
+        }
     }
 
-    /// Executes the jobs since the last call. `ledger` returns the capture's ledger.
-    pub(crate) fn do_jobs(&mut self, ledger: impl Fn() -> Ledger) {
+    /// Executes the jobs since the last call.
+    pub(crate) fn do_jobs(&mut self) {
         for desk in self.desks {
             for Job { client, task } in desk.take_jobs() {
                 let answer = match task {
-                    Task::Status => self.recent_status(&ledger),
+                    Task::Status => self.recent_status(),
                     Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
                     Task::Reload(filter, rules) => {
                         service::reloading(|| self.reload(filter.as_deref(), rules)).to_string().into()
@@ -74,18 +89,19 @@ impl<'a> Agent<'a> {
         }
     }
 
-    fn recent_status(&mut self, ledger: impl Fn() -> Ledger) -> Line {
+    fn recent_status(&mut self) -> Line {
         if let Some((at, status)) = &self.last
             && at.elapsed() < FRESH
         {
             return Line::clone(status);
         }
-        let status: Line = self.status(&ledger(), "running").to_string().into();
+        let status: Line = self.status("running").to_string().into();
         self.last = Some((Instant::now(), Line::clone(&status)));
         status
     }
 
-    fn status(&self, ledger: &Ledger, state: &str) -> Value {
+    fn status(&self, state: &str) -> Value {
+        let (ledger, losses) = &(self.account)(&self.losses);
         let unix_s =
             |time: SystemTime| time.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
         let geometry = self.capture.geometry();
@@ -113,7 +129,7 @@ impl<'a> Agent<'a> {
                 "cells": geometry.cells(),
                 "rings": rings,
             },
-            "losses": self.losses,
+            "losses": losses,
             "threads": threads::in_json(),
             "writer": self.writing.map(writer),
         })
@@ -189,7 +205,7 @@ impl<'a> Agent<'a> {
 
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
-        let status: Line = self.status(&self.capture.ledger(), "ending").to_string().into();
+        let status: Line = self.status("ending").to_string().into();
         self.desks.iter().for_each(|desk| desk.end_jobs(&status));
     }
 }

@@ -87,7 +87,7 @@ fn labelled(label: &str, text: &str) -> String {
 
 /// `start` and the words after it, in lines of at most [`WIDTH`] columns, all but the first indented. A word without
 /// blanks is not broken.
-fn wrapped(start: &str, text: &str, indent: usize) -> String {
+pub(crate) fn wrapped(start: &str, text: &str, indent: usize) -> String {
     let mut lines = Vec::new();
     let mut line = start.to_owned();
     let mut is_empty = true;

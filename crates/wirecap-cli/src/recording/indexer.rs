@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use wirecap_index::{Ensured, be_idle, ensure, index_path};
 use wirecap_recorder::Watch;
 use wirecap_units::error::causes;
 
 use crate::screen::notice;
+use crate::signals;
 use crate::sink::Writing;
 
 /// Makes the indexes.
@@ -32,14 +34,39 @@ impl Indexer {
         Ok((Self { ends, thread, writing: writing.clone() }, complete))
     }
 
-    /// Makes the remaining indexes in this thread: the capture has ended, so CPU time need not be saved. All files must
-    /// have been announced.
+    /// Makes the remaining indexes in this thread: the capture has ended, so CPU time need not be saved. A signal skips
+    /// them. All files must have been announced.
     pub(crate) fn finish(self) {
         self.ends.store(true, Ordering::Relaxed);
-        for path in self.thread.join().unwrap_or_default() {
-            index(&path, &mut |_| true, &self.writing);
-        }
+        let left = self.thread.join().unwrap_or_default();
+        let begun = Instant::now();
+        let mut is_said = false;
+        signals::optional(|is_skipped| {
+            for (done, path) in left.iter().enumerate() {
+                let mut goes_on = |_| {
+                    if !is_said && begun.elapsed() > PATIENCE {
+                        is_said = true;
+                        let files = files(left.len() - done);
+                        notice(&format!(
+                            "indexing {files}; a signal skips this, and `wirecap index` does it later"
+                        ));
+                    }
+                    !is_skipped()
+                };
+                if !index(path, &mut goes_on, &self.writing) {
+                    notice(&format!("not indexed: {}; see `wirecap index`", files(left.len() - done)));
+                    break;
+                }
+            }
+        });
     }
+}
+
+/// Indexing after the end that takes longer than this is announced.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+fn files(count: usize) -> String {
+    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
 }
 
 /// Returns the files not yet indexed when it must end.

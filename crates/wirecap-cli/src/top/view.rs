@@ -166,7 +166,7 @@ fn capture(look: Look, name: &str, seen: &Seen, width: usize) -> Vec<Line<'stati
     lines.extend(helpers(look, &rings));
     lines.extend(losses(look, now));
     lines.extend(ports(now));
-    lines.extend(writer(look, &change));
+    lines.extend(writer(look, &change, width));
     lines.extend(processors(&change, width));
     lines
 }
@@ -461,7 +461,19 @@ fn ports(now: &Value) -> Vec<Line<'static>> {
     ports.map(line).collect()
 }
 
-fn writer(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
+/// The text in as many columns, with an ellipsis for its middle if it is longer.
+fn shortened(text: &str, width: usize) -> String {
+    let characters: Vec<char> = text.chars().collect();
+    if characters.len() <= width {
+        return text.to_owned();
+    }
+    let kept = width.saturating_sub(3);
+    let (front, back) = (kept / 2, kept - kept / 2);
+    let end = characters.len() - back;
+    characters[..front].iter().chain(&['.'; 3]).chain(&characters[end..]).collect()
+}
+
+fn writer(look: Look, change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     let writer = &change.now["writer"];
     if !writer.is_object() {
         return Vec::new();
@@ -472,18 +484,23 @@ fn writer(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
     let mut numbers = vec![format!("{} written", size::human_bytes(number(&writer["bytes"])))];
     numbers.extend(rate("bytes").map(|bytes| format!("{}/s", size::human_bytes(bytes as u64))));
     numbers.extend(rate("busy_s").map(|busy| format!("busy {:.0} %", busy.min(1.0) * 100.0)));
-    numbers.push(format!("{} packets waiting", grouped(number(&writer["waiting"]))));
     let style = if discarded > 0 { look.bad() } else { look.dim() };
-    let mut lines = vec![Line::from(vec![
-        Span::raw(format!("write {}: {}, ", text(&writer["to"]), numbers.join(", "))),
-        Span::styled(format!("{} discarded", grouped(discarded)), style),
-    ])];
+    let numbers = numbers.join(", ");
+    // A long path loses its middle, not the numbers behind it.
+    let room = width.saturating_sub("write : ".len() + numbers.len());
+    let mut lines = vec![
+        Line::raw(format!("write {}: {numbers}", shortened(text(&writer["to"]), room))),
+        Line::from(vec![
+            Span::raw(format!("      {} packets waiting, ", grouped(number(&writer["waiting"])))),
+            Span::styled(format!("{} discarded", grouped(discarded)), style),
+        ]),
+    ];
     let [completed, indexed, to_index] =
         ["files_completed", "files_indexed", "files_to_index"].map(|field| number(&writer[field]));
     if completed > 0 {
         let indexes = match indexed + to_index {
             0 => String::new(),
-            _ => format!("; index: {} made, {} to be made", grouped(indexed), grouped(to_index)),
+            _ => format!("; {} indexed, {} to be indexed", grouped(indexed), grouped(to_index)),
         };
         lines.push(Line::raw(format!("files {} complete{indexes}", grouped(completed))));
     }
@@ -586,20 +603,26 @@ mod tests {
                 " - capture - xdp - A-(10,100,60) - 12.0 s - 10 kp/s",
                 "help  eth1@0 -> worker 1: 300 chunks, now 100 a second",
                 "lost  eth1@0: 1,234 packets, no free cell, now",
-                "write /data/x.pcapng: 29.3 KiB written, 9.8 KiB/s, busy 25 %, 3 packets waiting, 0 discarded",
-                "files 2 complete; index: 1 made, 1 to be made",
+                "write /data/x.pcapng: 29.3 KiB written, 9.8 KiB/s, busy 25 %",
+                "      3 packets waiting, 0 discarded",
+                "files 2 complete; 1 indexed, 1 to be indexed",
                 "cpu   main 50 %   worker 0 100 %",
                 "q quit",
             ] {
-                // In 80 columns lines end where the terminal does.
-                let expected: String = words.chars().take(usize::from(size.0)).collect();
-                assert!(text.contains(&expected), "{expected:?} is not in\n{text}");
+                assert!(text.contains(words), "{words:?} is not in\n{text}");
             }
             let row = text.lines().find(|line| line.starts_with("eth1@0 ")).unwrap();
             assert!(row.contains("####|#=") || row.contains("#|##"), "{row}");
             assert!(row.trim_end().ends_with(if size.0 == 80 { "1,234" } else { "worker 0" }), "{row}");
             assert_eq!(text.contains("served by"), size.0 == 200);
         }
+    }
+
+    #[test]
+    fn a_long_path_loses_its_middle() {
+        assert_eq!(shortened("/data/x.pcapng", 14), "/data/x.pcapng");
+        assert_eq!(shortened("/data/recordings/x.pcapng", 14), "/data...pcapng");
+        assert_eq!([shortened("/data", 3), shortened("/data", 0)], ["...", "..."]);
     }
 
     #[test]
