@@ -10,6 +10,7 @@ use crate::abi::{
     DLT_ETHERNET, ERROR, ERROR_NO_SUCH_DEVICE, ERROR_PERM_DENIED, ERROR_PROMISC_PERM_DENIED, Pcap, RealPcap,
 };
 use crate::failure::{self, guarded};
+use crate::group;
 use crate::handle::Handle;
 use crate::live::Live;
 use crate::opening::LiveError;
@@ -178,8 +179,12 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             handle.go_live(live);
             status
         }
-        // The engine was requested, or a feature that only the engine has.
-        Err(error) if settings.is_explicit() || is_part(request) => {
+        // The engine was requested, or a group or receive queues, which only the engine has.
+        Err(error)
+            if settings.engine.is_some()
+                || group::requested(request, settings).is_some()
+                || is_part(request) =>
+        {
             renew(handle, request);
             handle.fail(&error.to_string())
         }

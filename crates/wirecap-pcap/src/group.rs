@@ -4,7 +4,7 @@
 //! returns it on close, so a tool may also open a handle without reading from it. The other workers drain the
 //! rings of a worker without a handle.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wirecap::device::Device;
@@ -27,6 +27,10 @@ pub(crate) struct Group {
     free: Mutex<Vec<Option<Worker>>>,
     /// Whether a handle has the worker with this index, for signal handlers.
     held: Box<[AtomicBool]>,
+    /// The dropped packets of each ring when a handle last joined or left.
+    dropped_before: Box<[AtomicU64]>,
+    /// The dropped packets that the handles with each worker counted until then.
+    settled: Box<[AtomicU64]>,
     filter: Arc<FilterSlot>,
 }
 
@@ -42,6 +46,12 @@ struct Terms {
 #[derive(Debug)]
 pub(crate) struct Membership {
     group: Arc<Group>,
+    /// The index of the handle's worker.
+    worker: usize,
+    /// The dropped packets that earlier handles with this worker counted.
+    settled_before: u64,
+    /// The highest number that `dropped` has found: it may find fewer while a handle joins or leaves.
+    most_dropped: AtomicU64,
 }
 
 /// What a handle gets when it joins a group.
@@ -65,8 +75,7 @@ impl Group {
         snap_len: u32,
         settings: &Settings,
     ) -> Result<Option<Joined>, LiveError> {
-        let Some(all) = settings.group.as_deref() else { return Ok(None) };
-        let Some(name) = request.device.as_ref().filter(|name| belongs(name, all)) else { return Ok(None) };
+        let Some((name, all)) = requested(request, settings) else { return Ok(None) };
         let terms = Terms {
             interface_index: device.index,
             snap_len,
@@ -84,15 +93,11 @@ impl Group {
         if group.terms != terms {
             return Ok(None);
         }
-        let worker = group.take_worker(name);
-        if let Some(worker) = &worker {
-            group.held[worker.index()].store(true, Ordering::Relaxed);
-        }
-        Ok(worker.map(|worker| Joined {
+        Ok(group.take_worker(name).map(|worker| Joined {
             capture: Arc::clone(&group.capture),
-            worker,
             filter: Arc::clone(&group.filter),
-            membership: Membership { group },
+            membership: Membership::begin(group, worker.index()),
+            worker,
         }))
     }
 
@@ -103,8 +108,39 @@ impl Group {
         }
         let capture = open_capture(builder, request, settings)?;
         let free: Vec<_> = capture.workers().into_iter().map(Some).collect();
-        let held = free.iter().map(|_| AtomicBool::new(false)).collect();
-        Ok(Self { terms, capture: Arc::new(capture), free: Mutex::new(free), held, filter: Arc::default() })
+        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
+        Ok(Self {
+            terms,
+            held: free.iter().map(|_| AtomicBool::new(false)).collect(),
+            dropped_before: zeros(capture.most_rings()),
+            settled: zeros(free.len()),
+            capture: Arc::new(capture),
+            free: Mutex::new(free),
+            filter: Arc::default(),
+        })
+    }
+
+    /// The worker whose handle counts the packets of the worker `home`: itself, or the first one that has a handle if
+    /// `home` has none.
+    fn counter(&self, home: usize) -> Option<usize> {
+        let is_held = |worker: &AtomicBool| worker.load(Ordering::Relaxed);
+        if is_held(&self.held[home]) { Some(home) } else { self.held.iter().position(is_held) }
+    }
+
+    /// Each ring that a handle counts, with the worker of this handle and all dropped packets of the ring.
+    fn counted_rings(&self) -> impl Iterator<Item = (usize, usize, u64)> {
+        (0..self.capture.ring_count()).filter_map(|ring| {
+            let counter = self.counter(self.capture.home_worker(ring))?;
+            Some((ring, counter, self.capture.tally(ring).dropped))
+        })
+    }
+
+    /// Assigns the packets dropped so far to the handles that count them, before others do.
+    fn settle(&self) {
+        for (ring, counter, dropped) in self.counted_rings() {
+            let before = self.dropped_before[ring].fetch_max(dropped, Ordering::Relaxed);
+            self.settled[counter].fetch_add(dropped.saturating_sub(before), Ordering::Relaxed);
+        }
     }
 
     /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it is taken.
@@ -120,19 +156,37 @@ impl Group {
 }
 
 impl Membership {
-    /// Leaves the group, which keeps the worker for the next handle.
-    pub(crate) fn leave(self, worker: Worker) {
-        let index = worker.index();
-        self.group.held[index].store(false, Ordering::Relaxed);
-        self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(worker);
+    fn begin(group: Arc<Group>, worker: usize) -> Self {
+        group.settle();
+        group.held[worker].store(true, Ordering::Relaxed);
+        let settled_before = group.settled[worker].load(Ordering::Relaxed);
+        Self { group, worker, settled_before, most_dropped: AtomicU64::new(0) }
     }
 
-    /// Whether the counters of the worker `home` belong to the handle with the worker `own`: it is its own worker, or
-    /// has no handle, and `own` is the first one that has. A signal handler may call it.
-    pub(crate) fn counts_of(&self, home: usize, own: usize) -> bool {
-        let is_held = |worker: &AtomicBool| worker.load(Ordering::Relaxed);
-        let held = &self.group.held;
-        home == own || !is_held(&held[home]) && held.iter().position(is_held) == Some(own)
+    /// Leaves the group, which keeps the worker for the next handle.
+    pub(crate) fn leave(self, worker: Worker) {
+        self.group.settle();
+        self.group.held[self.worker].store(false, Ordering::Relaxed);
+        self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[self.worker] = Some(worker);
+    }
+
+    /// Whether this handle counts the packets of the worker `home`: it has this worker, or no handle has it and this
+    /// handle is the first one. A signal handler may call it.
+    pub(crate) fn counts_of(&self, home: usize) -> bool {
+        self.group.counter(home) == Some(self.worker)
+    }
+
+    /// The packets dropped while this handle counted their ring. The sum over all handles, open and closed, is the number
+    /// of packets that the group dropped. A signal handler may call it.
+    pub(crate) fn dropped(&self) -> u64 {
+        let group = &self.group;
+        let own = group.counted_rings().filter(|&(_, counter, _)| counter == self.worker);
+        let since = |(ring, _, dropped): (usize, usize, u64)| {
+            dropped.saturating_sub(group.dropped_before[ring].load(Ordering::Relaxed))
+        };
+        let settled = group.settled[self.worker].load(Ordering::Relaxed) - self.settled_before;
+        let dropped = settled + own.map(since).sum::<u64>();
+        dropped.max(self.most_dropped.fetch_max(dropped, Ordering::Relaxed))
     }
 
     /// Whether no other handle is in the group.
@@ -140,6 +194,12 @@ impl Membership {
         let free = self.group.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.iter().filter(|worker| worker.is_none()).count() <= 1
     }
+}
+
+/// The name of the handle and of the group in the settings, if the handle belongs to this group.
+pub(crate) fn requested<'a>(request: &'a Request, settings: &'a Settings) -> Option<(&'a Name, &'a str)> {
+    let all = settings.group.as_deref()?;
+    Some((request.device.as_ref().filter(|name| belongs(name, all))?, all))
 }
 
 /// Whether a handle with this name belongs to the group `all`: it names one receive queue of the interface,

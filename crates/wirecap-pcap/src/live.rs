@@ -118,27 +118,13 @@ impl Live {
             Some(joined) => joined.into(),
             None => Origin::alone(request, settings)?,
         };
-        Self::new(request, device, snap_len, from)
-    }
-
-    fn new(request: &Request, device: Device, snap_len: u32, from: Origin) -> Result<Self, LiveError> {
-        let Origin { capture, worker, .. } = &from;
-        let system = |doing| move |error| LiveError::System(doing, error);
-        let own = capture.packet_socket(worker.index());
-        let pollable = match &own {
-            Some(socket) if capture.rings().len() == 1 => {
-                Pollable::single(Arc::clone(socket), worker.waker())
+        match Descriptors::new(&device, &from) {
+            Ok(descriptors) => Ok(Self::assemble(request, device, snap_len, from, descriptors)),
+            Err(error) => {
+                from.give_up();
+                Err(error)
             }
-            _ => Pollable::several(worker)
-                .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
-        };
-        let cuts = own.is_some();
-        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
-        let sender = sender.map_err(system("open a packet socket"))?;
-        // Two processes can share the ring of a packet socket, as with libpcap. A process that reads AF_XDP
-        // rings changes state that the other process relies on.
-        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
-        Ok(Self::assemble(request, device, snap_len, from, pollable, sender, sole))
+        }
     }
 
     /// For benchmarks: takes a capture with one worker that is already open and has no interface.
@@ -150,8 +136,8 @@ impl Live {
         let (device, sender) = (Device::find("lo")?, OwnedFd::from(File::open("/dev/null")?));
         // Immediate mode, which never rests: all packets have already arrived.
         let request = Request { immediate: 1, ..Request::new(None) };
-        let sole = Some(SoleReader::new()?);
-        Ok(Self::assemble(&request, device, snap_len, from, pollable, Arc::new(sender), sole))
+        let descriptors = Descriptors { pollable, sender: Arc::new(sender), sole: Some(SoleReader::new()?) };
+        Ok(Self::assemble(&request, device, snap_len, from, descriptors))
     }
 
     fn assemble(
@@ -159,11 +145,10 @@ impl Live {
         device: Device,
         snap_len: u32,
         from: Origin,
-        pollable: Pollable,
-        sender: Arc<OwnedFd>,
-        sole: Option<SoleReader>,
+        descriptors: Descriptors,
     ) -> Self {
         let Origin { capture, worker, filter, membership } = from;
+        let Descriptors { pollable, sender, sole } = descriptors;
         let (index, waker) = (worker.index(), worker.waker());
         let (cuts, forks) = (sole.is_none(), forks::count());
         // In a group a reader must notice that others need help, and the kernel already wakes the reader of a
@@ -339,7 +324,7 @@ impl Live {
     pub(crate) fn counts(&self) -> (u64, u64) {
         let is_own = |ring: &usize| {
             let home = self.capture.home_worker(*ring);
-            self.membership.as_ref().is_none_or(|group| group.counts_of(home, self.worker))
+            self.membership.as_ref().is_none_or(|group| group.counts_of(home))
         };
         let tallies = (0..self.capture.ring_count()).filter(is_own).map(|ring| self.capture.tally(ring));
         let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
@@ -347,6 +332,9 @@ impl Live {
             arrived += tally.arrived;
             delivered += tally.delivered;
             dropped += tally.dropped;
+        }
+        if let Some(group) = &self.membership {
+            dropped = group.dropped();
         }
         let taken = self.taken.load(Ordering::Relaxed);
         // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if user space
@@ -446,9 +434,48 @@ impl Origin {
     }
 }
 
+impl Origin {
+    /// Returns the worker to its group, if there is one: the handle cannot be opened.
+    fn give_up(self) {
+        if let Some(membership) = self.membership {
+            membership.leave(self.worker);
+        }
+    }
+}
+
 impl From<Joined> for Origin {
     fn from(Joined { membership, capture, worker, filter }: Joined) -> Self {
         Self { capture, worker, filter, membership: Some(membership) }
+    }
+}
+
+/// What a handle waits on, sends on, and shares with other processes.
+#[derive(Debug)]
+struct Descriptors {
+    pollable: Pollable,
+    sender: Arc<OwnedFd>,
+    sole: Option<SoleReader>,
+}
+
+impl Descriptors {
+    fn new(device: &Device, from: &Origin) -> Result<Self, LiveError> {
+        let Origin { capture, worker, .. } = from;
+        let system = |doing| move |error| LiveError::System(doing, error);
+        let own = capture.packet_socket(worker.index());
+        let pollable = match &own {
+            Some(socket) if capture.rings().len() == 1 => {
+                Pollable::single(Arc::clone(socket), worker.waker())
+            }
+            _ => Pollable::several(worker)
+                .map_err(|errno| LiveError::System("make an epoll instance", errno.into()))?,
+        };
+        let cuts = own.is_some();
+        let sender = own.map_or_else(|| socket::sender(device.index).map(Arc::new), Ok);
+        let sender = sender.map_err(system("open a packet socket"))?;
+        // Two processes can share the ring of a packet socket, as with libpcap. A process that reads AF_XDP
+        // rings changes state that the other process relies on.
+        let sole = if cuts { None } else { Some(SoleReader::new().map_err(system("map shared memory"))?) };
+        Ok(Self { pollable, sender, sole })
     }
 }
 

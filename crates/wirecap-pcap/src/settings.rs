@@ -53,11 +53,6 @@ impl Settings {
         SETTINGS.get_or_init(Self::load).as_ref().map_err(String::as_str)
     }
 
-    /// Whether the settings request an engine or a group, so that a failure must be reported.
-    pub(crate) fn is_explicit(&self) -> bool {
-        self.engine.is_some() || self.group.is_some()
-    }
-
     fn load() -> Result<Self, String> {
         let uses_environment = !has_elevated_rights();
         let variable = |name: &str| {
@@ -170,7 +165,8 @@ mod tests {
             verbose: false,
         };
         assert_eq!(settings, expected);
-        assert!(!from("").unwrap().is_explicit());
+        let nothing = from("").unwrap();
+        assert!(nothing.engine.is_none() && nothing.group.is_none());
     }
 
     #[test]

@@ -3,15 +3,19 @@
 
 use std::cell::Cell;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::process::getpid;
 use rustix::thread::gettid;
 
 /// No thread reads.
 const NO_THREAD: usize = 0;
+/// The bit of a closed handle. Threads' numbers are smaller.
+const CLOSED: usize = 1 << (usize::BITS - 1);
 /// The handle is being freed, so no thread may read any more.
 const FREED: usize = usize::MAX;
+/// Above every stack: no read has stored its position yet.
+const NO_FRAME: usize = usize::MAX;
 
 /// The right to read from a handle, called its seat.
 ///
@@ -21,11 +25,11 @@ const FREED: usize = usize::MAX;
 /// the seat if the thread that took it has ended.
 #[derive(Debug)]
 pub(crate) struct Turn {
+    /// The owner and the bit `CLOSED`: one atomic operation leaves the seat or closes the handle, and its result says
+    /// who frees the handle. The one that does not must not access it afterwards.
     thread: AtomicUsize,
     /// The position of the reading call on its thread's stack.
     frame: AtomicUsize,
-    /// The handle was closed.
-    closed: AtomicBool,
 }
 
 /// The position of a reading call among nested ones.
@@ -50,7 +54,7 @@ fn this_thread() -> usize {
 }
 
 /// Whether the caller is a signal handler on the alternate stack of sigaltstack(2), whose address says nothing
-/// about the order of calls.
+/// about the order of calls. The kernel hides a stack that was set with SS_AUTODISARM from the handler that runs on it.
 fn is_on_signal_stack() -> bool {
     // SAFETY: zeroed memory is a valid `stack_t`, and the call only writes to it.
     unsafe {
@@ -68,11 +72,7 @@ fn is_gone(thread: usize) -> bool {
 
 impl Turn {
     pub(crate) const fn new() -> Self {
-        Self {
-            thread: AtomicUsize::new(NO_THREAD),
-            frame: AtomicUsize::new(0),
-            closed: AtomicBool::new(false),
-        }
+        Self { thread: AtomicUsize::new(NO_THREAD), frame: AtomicUsize::new(NO_FRAME) }
     }
 
     /// Takes the seat; `None` while another thread has it.
@@ -82,8 +82,9 @@ impl Turn {
         let (thread, frame) = (this_thread(), (&raw const mark).addr());
         match self.thread.compare_exchange(NO_THREAD, thread, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => {}
-            Err(owner) if owner != thread => {
-                let may_take = owner != FREED && is_gone(owner);
+            Err(owner) if owner & !CLOSED != thread => {
+                // A closed handle without a reader is being freed.
+                let may_take = owner & CLOSED == 0 && is_gone(owner);
                 let take =
                     || self.thread.compare_exchange(owner, thread, Ordering::Acquire, Ordering::Relaxed);
                 if !may_take || take().is_err() {
@@ -105,15 +106,22 @@ impl Turn {
         if seat == Seat::Nested {
             return false;
         }
-        self.thread.store(NO_THREAD, Ordering::SeqCst);
-        self.is_closed() && self.take_from(NO_THREAD)
+        self.frame.store(NO_FRAME, Ordering::Relaxed);
+        let left =
+            self.thread.compare_exchange(this_thread(), NO_THREAD, Ordering::SeqCst, Ordering::Relaxed);
+        if left.is_err() {
+            // Closed meanwhile; only this thread may free the handle now.
+            self.thread.store(FREED, Ordering::SeqCst);
+        }
+        left.is_err()
     }
 
     /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler that
-    /// interrupted the read. On an alternate signal stack a read that was left by longjmp counts as well.
+    /// interrupted the read. On an alternate signal stack a read that was left by longjmp counts as well: such a handler
+    /// cannot stop the capture, which lasts until the process ends.
     pub(crate) fn is_on_this_stack(&self) -> bool {
         let mark = 0_u8;
-        let owner = self.thread.load(Ordering::Relaxed);
+        let owner = self.thread.load(Ordering::Relaxed) & !CLOSED;
         owner != NO_THREAD
             && owner == this_thread()
             && ((&raw const mark).addr() < self.frame.load(Ordering::Relaxed) || is_on_signal_stack())
@@ -122,31 +130,29 @@ impl Turn {
     /// Closes the handle. Returns whether the caller must free it; if not, the reading thread does.
     #[must_use = "no other code frees the handle"]
     pub(crate) fn close(&self) -> bool {
-        let owner = self.thread.load(Ordering::Relaxed);
-        let abandoned = match owner {
-            NO_THREAD => false,
+        let owner = self.thread.fetch_or(CLOSED, Ordering::SeqCst);
+        let is_unread = match owner {
+            NO_THREAD => true,
+            owner if owner & CLOSED != 0 => false,
             owner if owner == this_thread() => !self.is_on_this_stack(),
             owner => is_gone(owner),
         };
-        self.closed.store(true, Ordering::SeqCst);
-        abandoned && self.take_from(owner) || self.take_from(NO_THREAD)
+        let free =
+            || self.thread.compare_exchange(owner | CLOSED, FREED, Ordering::SeqCst, Ordering::Relaxed);
+        is_unread && free().is_ok()
     }
 
     /// Whether the handle was closed.
     #[inline]
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
-    }
-
-    /// Claims the right to free the closed handle. Only one caller succeeds, and none while a thread other
-    /// than `owner` reads.
-    fn take_from(&self, owner: usize) -> bool {
-        self.thread.compare_exchange(owner, FREED, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        self.thread.load(Ordering::SeqCst) & CLOSED != 0
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
 
     #[test]
@@ -226,6 +232,33 @@ mod tests {
         std::hint::black_box(&mut memory);
         assert!(IS_INSIDE.load(Ordering::SeqCst));
         assert!(!MUST_FREE.load(Ordering::SeqCst), "the read has not ended");
+    }
+
+    #[test]
+    fn a_handle_that_is_closed_when_a_read_ends_is_freed_once() {
+        for _ in 0..2_000 {
+            let (turn, begin) = (Turn::new(), std::sync::Barrier::new(2));
+            let (reader_frees, closer_frees) = std::thread::scope(|scope| {
+                let reader = scope.spawn(|| {
+                    let seat = turn.enter().unwrap();
+                    begin.wait();
+                    turn.leave(seat)
+                });
+                begin.wait();
+                let closer_frees = turn.close();
+                (reader.join().unwrap(), closer_frees)
+            });
+            assert!(reader_frees != closer_frees, "reader: {reader_frees}, closer: {closer_frees}");
+            assert!(turn.is_closed() && turn.enter().is_none());
+        }
+    }
+
+    #[test]
+    fn a_closed_handle_has_no_next_read() {
+        let turn = Turn::new();
+        assert!(turn.close());
+        assert!(turn.enter().is_none());
+        assert!(!turn.close(), "closed twice");
     }
 
     #[test]
