@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
+.PHONY: help build archive archive-test demo performance picture test clients check bench bench-check instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -98,6 +98,15 @@ check: deps-build ## Format, lints and documentation, warnings denied
 
 bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
+
+# Each bench names its goals; one that misses a goal does not keep the others from running.
+bench-check: build deps-bench ## Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
+	failed=; \
+	cargo bench --locked -p wirecap-filter --bench filter -- --check || failed+=" filter"; \
+	cargo bench --locked -p wirecap-cli --bench instructions -- --check || failed+=" instructions"; \
+	cargo bench --locked -p wirecap-cli --bench live -- --check || failed+=" live"; \
+	cargo bench --locked -p wirecap-pcap --bench pcap_loop -- --check || failed+=" pcap_loop"; \
+	[ -z "$$failed" ] || { echo "goals missed or void:$$failed" >&2; exit 1; }
 
 soak: deps-test ## Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
