@@ -3,6 +3,9 @@
 //! The tests run this program a second time as the confined process, because dropped permissions cannot be
 //! regained.
 
+#[path = "../../wirecap-testbed/src/skip.rs"]
+mod skip;
+
 use std::env;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -28,8 +31,7 @@ fn main() -> ExitCode {
 
 fn try_it() {
     if !geteuid().is_root() {
-        assert!(env::var_os("WIRECAP_NO_SKIP").is_none(), "these tests need root");
-        println!("SKIP: needs root");
+        skip::skip("root");
         return;
     }
     let directory = env::temp_dir().join(format!("wirecap-confined-{}", std::process::id()));
@@ -75,7 +77,7 @@ fn confined(directory: &Path) {
     // Calls that the process does not need.
     assert_denied("a file beside the directory", File::create(&outside));
     if landlocked == Landlocked::Not {
-        println!("SKIP: this kernel has no Landlock");
+        skip::skip_on_this_machine("this kernel has no Landlock");
     } else {
         assert_denied("the list of users, which every user may read", File::open("/etc/passwd"));
         assert_denied("a file in /tmp, which every user may create", File::create("/tmp/wirecap-outside"));

@@ -236,7 +236,7 @@ mod tests {
     fn the_commands_of_the_man_pages_are_commands() {
         // The contents of a configuration file are tested with the service.
         let has_file = |words: &Vec<String>| words.iter().any(|word| word == "--config");
-        for words in man::tests::commands().filter(|words| !has_file(words)) {
+        for words in man::tests::commands().into_iter().filter(|words| !has_file(words)) {
             let parsed = Cli::try_parse_from(&words);
             assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
         }

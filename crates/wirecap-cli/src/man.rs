@@ -193,23 +193,60 @@ fn section(examples: Examples) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    /// The words of all examples' commands.
-    pub(crate) fn commands() -> impl Iterator<Item = Vec<String>> {
-        EXAMPLES.iter().flat_map(|(_, examples)| *examples).map(|(_, line)| {
-            let command = line.split(" | ").next().unwrap_or(line);
-            let mut words = vec![String::new()];
-            let mut is_quoted = false;
-            for char in command.chars() {
-                match char {
-                    '\'' => is_quoted = !is_quoted,
-                    ' ' if !is_quoted => words.push(String::new()),
-                    char => words.last_mut().expect("there is one").push(char),
-                }
+    /// The words of the commands in the examples of the man pages, the README and the guide.
+    pub(crate) fn commands() -> Vec<Vec<String>> {
+        let of_man = EXAMPLES.iter().flat_map(|(_, examples)| *examples).map(|(_, line)| (*line).to_owned());
+        let lines: Vec<String> = of_man.chain(lines_of_pages()).collect();
+        lines.iter().flat_map(|line| words(line)).filter(|words| words[0] == "wirecap").collect()
+    }
+
+    /// The lines in the code blocks of README and guide that begin with `wirecap`.
+    fn lines_of_pages() -> Vec<String> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let guide = fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
+        let mut lines = Vec::new();
+        for page in guide.chain([root.join("README.md")]) {
+            let text = fs::read_to_string(&page).unwrap();
+            let of_page = text.split("```").skip(1).step_by(2).flat_map(str::lines);
+            let of_page = of_page.map(|line| line.strip_prefix("sudo ").unwrap_or(line));
+            lines.extend(of_page.filter(|line| line.starts_with("wirecap ")).map(str::to_owned));
+        }
+        assert!(lines.len() > 40, "{lines:#?}");
+        lines
+    }
+
+    /// The words of each command of a pipe, without a comment at the end.
+    fn words(line: &str) -> Vec<Vec<String>> {
+        let mut commands = vec![vec![String::new()]];
+        let mut quote = None;
+        for char in line.chars() {
+            let command = commands.last_mut().expect("there is one");
+            match (quote, char) {
+                (Some(end), char) if char == end => quote = None,
+                (None, '\'' | '"') => quote = Some(char),
+                (None, '|') => commands.push(vec![String::new()]),
+                (None, '#') if command.last().is_some_and(String::is_empty) => break,
+                (None, ' ') if command.last().is_some_and(String::is_empty) => {}
+                (None, ' ') => command.push(String::new()),
+                (_, char) => command.last_mut().expect("there is one").push(char),
             }
-            words
-        })
+        }
+        for command in &mut commands {
+            command.retain(|word| !word.is_empty());
+        }
+        commands.retain(|command| !command.is_empty());
+        commands
+    }
+
+    #[test]
+    fn a_line_is_divided_into_commands_and_words() {
+        let of = |line| words(line).into_iter().map(|words| words.join("+")).collect::<Vec<_>>();
+        assert_eq!(of("wirecap x -i 'a b' \"c 'd'\"  # e"), ["wirecap+x+-i+a b+c 'd'"]);
+        assert_eq!(of("wirecap x | wirecap show -r -"), ["wirecap+x", "wirecap+show+-r+-"]);
     }
 
     #[test]

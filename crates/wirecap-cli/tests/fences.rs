@@ -20,7 +20,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use tempfile::TempDir;
-use wirecap_testbed::{Load, Namespace, privileged};
+use wirecap_testbed::{Load, Namespace, privileged, skip_on_this_machine};
 
 const MIB: u64 = 1 << 20;
 
@@ -79,7 +79,7 @@ fn pools_fit_the_memory_cgroup_or_are_rejected_with_its_name() {
     let bed = Bed::new(4);
     for (name, mib) in [("small", 300), ("larger", 600)] {
         let Some(cgroup) = Cgroup::with_limit(name, mib * MIB) else {
-            println!("SKIP: no memory cgroup can be made here");
+            skip_on_this_machine("no memory cgroup can be made here");
             return;
         };
         for engine in ["xdp", "packet"] {

@@ -3,8 +3,10 @@
 //! The filters are those of the WinPcap paper (Risso and Degioanni, 2001): only IP; one TCP port among five;
 //! ten addresses and ten ports. Each is measured with one packet that it accepts and one that it rejects,
 //! each after the maximum number of instructions. In each round, all forms of a filter run in turn, so that
-//! other load affects all of them. The table lists the median of the rounds, the minimum and the maximum.
+//! other load affects all of them. The table lists the median of the rounds, the minimum and the maximum. With
+//! `--check` the bench fails if a goal is missed, or void because the machine was not quiet.
 
+use std::error::Error;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -12,6 +14,7 @@ use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
 use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
 use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
+use wirecap_testbed::{Bound, Figure, Goals};
 
 const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;
@@ -26,6 +29,8 @@ struct Case {
     expression: String,
     accepted: Vec<u8>,
     rejected: Vec<u8>,
+    /// The goal: libpcap's time divided by the machine code's.
+    ratio_min: f64,
 }
 
 /// A TCP segment from 10.0.0.1, port 1, to this host and port.
@@ -49,18 +54,26 @@ fn cases() -> [Case; 3] {
         frame
     };
     [
-        Case { name: "IP only", expression: "ip".to_owned(), accepted: segment(1, 1), rejected: arp },
+        Case {
+            name: "IP only",
+            expression: "ip".to_owned(),
+            accepted: segment(1, 1),
+            rejected: arp,
+            ratio_min: 1.0,
+        },
         Case {
             name: "one port among 5",
             expression: ports(5),
             accepted: segment(1, 5000),
             rejected: segment(1, 2),
+            ratio_min: 1.0,
         },
         Case {
             name: "10 addresses, 10 ports",
             expression: format!("({hosts}) and ({})", ports(10)),
             accepted: segment(10, 10_000),
             rejected: segment(10, 2),
+            ratio_min: 5.0,
         },
     ]
 }
@@ -83,7 +96,7 @@ fn spread(mut times: Vec<f64>) -> [f64; 3] {
     [times[0], times[times.len() / 2], times[times.len() - 1]]
 }
 
-fn measure(case: &Case) {
+fn measure(case: &Case, mut goals: Option<&mut Goals>) {
     let filter = Filter::compile(&case.expression, LinkType::ETHERNET, 0).expect("libpcap is needed");
     let context = Context::default();
     let libpcap = Libpcap::get().expect("it just compiled").prepare(&filter).expect("no extensions");
@@ -104,6 +117,11 @@ fn measure(case: &Case) {
             }
         }
         let times = times.map(spread);
+        if let Some(goals) = goals.as_deref_mut() {
+            let figure = Figure { value: times[0][1] / times[2][1], is_disturbed: false };
+            let what = format!("{}, {packet}: libpcap's time / machine code's", case.name);
+            goals.judge(&what, Bound::AtLeast(case.ratio_min), &[figure]);
+        }
         for ((form, _), [least, median, most]) in forms.iter().zip(times) {
             println!(
                 "{:<24} {:>3} insns  {packet}  {form:<12} {median:>7.2} ns/packet ({least:.2}-{most:.2})  {:>5.2} x libpcap",
@@ -211,10 +229,14 @@ fn measure_in_kernel(case: &Case) {
     }
 }
 
-fn main() {
-    cases().iter().for_each(measure);
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    let has = |argument: &str| std::env::args().any(|other| other == argument);
+    // `cargo test` runs benches as well, as debug builds, which have no goals.
+    let mut goals = has("--bench").then(Goals::default);
+    cases().iter().for_each(|case| measure(case, goals.as_mut()));
     match Map::create(MapKind::Array, "probe", 4, 1) {
         Ok(_) => cases().iter().for_each(measure_in_kernel),
         Err(error) => println!("SKIP what a rejected packet costs in the kernel: {error}"),
     }
+    goals.filter(|_| has("--check")).map_or(Ok(()), Goals::end)
 }

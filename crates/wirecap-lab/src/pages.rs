@@ -118,6 +118,7 @@ fn table_of(view: &str, results: &Path) -> Result<String, PageError> {
 }
 
 /// A CSV file.
+#[derive(Debug)]
 struct Data {
     file: PathBuf,
     columns: Vec<String>,

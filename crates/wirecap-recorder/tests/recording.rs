@@ -1,5 +1,8 @@
 //! Recordings on a real file system: all packets are in the files, and no budget is exceeded at any moment.
 
+#[path = "../../wirecap-testbed/src/skip.rs"]
+mod skip;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -585,7 +588,7 @@ fn a_file_that_is_removed_while_it_is_written_is_not_counted() {
 #[test]
 fn files_of_another_user_in_a_shared_directory_are_not_part_of_the_set() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP: without root there is no other user");
+        skip::skip("without root there is no other user");
         return;
     }
     let folder = tempfile::tempdir().unwrap();

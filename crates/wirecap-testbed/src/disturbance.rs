@@ -38,7 +38,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// A thread that waited for a processor for more than this share of the run was disturbed.
 const WAITED_SHARE_MAX: f64 = 0.04;
 /// Steal above this share of all processors' time is a disturbance.
-const STEAL_SHARE_MAX: f64 = 0.025;
+pub(crate) const STEAL_SHARE_MAX: f64 = 0.025;
 /// A gap longer than this is a disturbance.
 const GAP_MAX: Duration = Duration::from_millis(20);
 /// Maximum number of repetitions of a disturbed run.
@@ -90,7 +90,7 @@ fn cpu_time(task: &Path) -> Option<CpuTime> {
 }
 
 /// Time that the host took from all processors of this machine together.
-fn stolen() -> Duration {
+pub(crate) fn stolen() -> Duration {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.lines().next().and_then(|line| line.split_whitespace().nth(8)?.parse::<u32>().ok());
     TICK * ticks.unwrap_or(0)

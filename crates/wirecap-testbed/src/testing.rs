@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use rustix::io::retry_on_intr;
 use wirecap_filter::bpf::{Map, MapKind};
 
 use crate::Namespace;
+use crate::skip::skip;
 
 /// Time limit for waiting on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -30,20 +31,6 @@ pub fn privileged() -> bool {
     let lacking = lacking.or_else(|| Map::create(MapKind::Array, "probe", 4, 1).err().map(|e| e.to_string()));
     lacking.iter().for_each(|lacking| skip(lacking));
     lacking.is_none()
-}
-
-/// Reports on standard error that a test is skipped because something is `lacking`.
-///
-/// # Panics
-///
-/// If the environment has `WIRECAP_NO_SKIP=1`: in that lane a skip is a failure.
-#[track_caller]
-pub fn skip(lacking: &str) {
-    let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
-    assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
-    // Not with eprintln!, whose output the test harness discards if a test passes; and in one write, because
-    // tests run in parallel.
-    let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
 }
 
 /// Waits until `is_so` returns true, for at most a minute: tests wait for conditions, never for a time.

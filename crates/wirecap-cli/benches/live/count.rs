@@ -8,12 +8,14 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{Bed, Run, calmest, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::{Generator, loss_lock};
+use wirecap_testbed::{Bound, Figure, Generator, Goals, loss_lock};
 
 use crate::Effort;
 
 /// Cells of the bare loop: as many as R x M of the others.
 const CELLS: u32 = 131_072;
+
+const COUNT: &str = "wirecap count";
 
 /// A program that receives every packet.
 struct Contender {
@@ -39,7 +41,7 @@ fn contenders() -> Outcome<Vec<Contender>> {
     Ok(vec![
         Contender { name: "bare, sleep 100 us", command: bare("100")? },
         Contender { name: "bare, spin", command: bare("spin")? },
-        Contender { name: "wirecap count", command: crate::wirecap().with("count -i a1 -R 512 --json") },
+        Contender { name: COUNT, command: crate::wirecap().with("count -i a1 -R 512 --json") },
         Contender {
             name: "library, touching headers",
             command: CommandLine::this()?.with("touch -i a1 -R 512"),
@@ -76,7 +78,7 @@ impl Counting {
     }
 }
 
-pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
+pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
@@ -90,8 +92,11 @@ pub(crate) fn instructions(effort: Effort) -> Outcome<()> {
         let Some(slope) = counting.count(&bed, &mut generator, &contender)? else { return Ok(()) };
         let ratio = slope / *baseline.get_or_insert(slope);
         println!("  {:<28} {slope:>7.2}   {ratio:.2} of bare", contender.name);
+        if effort.has_goals() && contender.name == COUNT {
+            goals.judge_exact("instructions of wirecap count / of a bare loop", Bound::AtMost(1.3), &[ratio]);
+        }
     }
-    instructions_of_modes(effort)
+    instructions_of_modes(effort, goals)
 }
 
 /// Basic and advanced mode, on two rings with one worker each.
@@ -104,14 +109,14 @@ fn modes() -> [Contender; 2] {
 }
 
 /// The cost of advanced mode under balanced load, when no chunks are offloaded.
-fn instructions_of_modes(effort: Effort) -> Outcome<()> {
+fn instructions_of_modes(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::with_queues(2)?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
     println!("\ninstructions per packet, two equally loaded rings ({} packets/s)", counting.per_second);
     let modes = modes();
     let mut slopes = [Figures::default(), Figures::default()];
-    let mut ratios = Figures::default();
+    let mut ratios = Vec::new();
     for _ in 0..effort.rounds(5) {
         let mut round = [0.0; 2];
         for (slope, mode) in round.iter_mut().zip(&modes) {
@@ -124,7 +129,10 @@ fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     for (mode, slopes) in modes.iter().zip(&slopes) {
         println!("  {:<28} {slopes:>20}", mode.name);
     }
-    println!("  advanced / basic             {ratios:>20.3}");
+    println!("  advanced / basic             {:>20.3}", ratios.iter().copied().collect::<Figures>());
+    if effort.has_goals() {
+        goals.judge_exact("instructions in advanced mode / in basic mode", Bound::AtMost(1.02), &ratios);
+    }
     Ok(())
 }
 
@@ -158,14 +166,18 @@ fn count_instructions(
 
 /// Packets per second that each contender receives from the in-kernel generator at its top rate. In each round, the
 /// contenders run in turn.
-pub(crate) fn rates(effort: Effort) -> Outcome<()> {
+pub(crate) fn rates(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nrate received at the in-kernel generator's top rate ({frames} frames of 60 bytes per run)");
     let (bed, contenders) = (Bed::new()?, contenders()?);
     let rounds = compare(&bed, &contenders, "bare", frames, effort.rounds(15))?;
-    for (contender, rounds) in contenders.iter().zip(rounds).filter(|(contender, _)| contender.is_ours()) {
-        let lossless = rounds.iter().filter(|round| round.lost == 0.0).map(|round| round.per_second);
-        at_two_thirds(&bed, contender, effort, lossless.fold(f64::NAN, f64::max))?;
+    for (contender, ours) in contenders.iter().zip(&rounds).filter(|(contender, _)| contender.is_ours()) {
+        if effort.has_goals() {
+            let what = format!("rate of {} / of a bare loop", contender.name);
+            goals.judge(&what, Bound::AtLeast(0.95), &ratios(ours, &rounds[0]));
+        }
+        let lossless = ours.iter().filter(|round| round.lost == 0.0).map(|round| round.per_second);
+        at_two_thirds(&bed, contender, effort, lossless.fold(f64::NAN, f64::max), goals)?;
     }
     Ok(())
 }
@@ -179,7 +191,7 @@ pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
 
 /// Sustained rate of the library with small and large pools, with and without warm cells, at the generator's top rate.
 /// The receiver touches each header.
-pub(crate) fn warm(effort: Effort) -> Outcome<()> {
+pub(crate) fn warm(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\npools and warm cells ({frames} frames of 60 bytes per run, at top rate)");
     let touch = |name, arguments: &str| -> Outcome<_> {
@@ -189,11 +201,28 @@ pub(crate) fn warm(effort: Effort) -> Outcome<()> {
         touch("R x M = 2,048", "-R 8")?,
         touch("262,144, warm off", "-R 1024")?,
         touch("262,144, warm 2,048", "-R 1024 --warm 2048")?,
-        touch("262,144, warm 4,096", "-R 1024 --warm 4096")?,
+        touch(WARM, "-R 1024 --warm 4096")?,
         touch("262,144, warm 16,384", "-R 1024 --warm 16384")?,
         touch("262,144, warm 65,536", "-R 1024 --warm 65536")?,
     ];
-    compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9)).map(drop)
+    let rounds = compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9))?;
+    let warm = contenders.iter().zip(&rounds).find(|(contender, _)| contender.name == WARM);
+    if let Some((_, warm)) = warm.filter(|_| effort.has_goals()) {
+        let what = "rate with 262,144 cells, 4,096 of them warm / with 2,048 cells";
+        goals.judge(what, Bound::AtLeast(0.9), &ratios(warm, &rounds[0]));
+    }
+    Ok(())
+}
+
+const WARM: &str = "262,144, warm 4,096";
+
+/// The ratios of the rates in each round.
+fn ratios(rounds: &[Round], baseline: &[Round]) -> Vec<Figure> {
+    let ratio = |(round, bare): (&Round, &Round)| Figure {
+        value: round.per_second / bare.per_second,
+        is_disturbed: round.run.is_disturbed() || bare.run.is_disturbed(),
+    };
+    rounds.iter().zip(baseline).map(ratio).collect()
 }
 
 /// Runs the contenders in turn, and prints each one's results and the ratio of its rate to that of the first one.
@@ -227,28 +256,47 @@ fn compare(
 }
 
 /// Measures the loss at two thirds of the rate `highest`.
-fn at_two_thirds(bed: &Bed, contender: &Contender, effort: Effort, highest: f64) -> Outcome<()> {
+fn at_two_thirds(
+    bed: &Bed,
+    contender: &Contender,
+    effort: Effort,
+    highest: f64,
+    goals: &mut Goals,
+) -> Outcome<()> {
     let mut generator = bed.generator(60)?;
     let frames = effort.choose(10_000_000, 50_000);
     if highest.is_nan() {
         println!("  {}: no run was lossless", contender.name);
+        if effort.has_goals() {
+            goals.judge(&format!("lossless runs of {}", contender.name), Bound::AtLeast(1.0), &[]);
+        }
         return Ok(());
     }
     let per_second = (highest * 2.0 / 3.0) as u64;
-    let lost = (0..effort.rounds(3)).map(|_| -> Outcome<u64> {
+    let lost = (0..effort.rounds(3)).map(|_| -> Outcome<(u64, bool)> {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
         let run = send(&mut generator, &receiver, &bed.loads(frames, Some(per_second))?)?;
         thread::sleep(Duration::from_millis(200));
         let delivered = receiver.stop()?.ledger("/delivered")?;
-        Ok(run.frames.checked_sub(delivered).ok_or("more packets than were sent")?)
+        let lost = run.frames.checked_sub(delivered).ok_or("more packets than were sent")?;
+        Ok((lost, run.is_disturbed()))
     });
-    let lost = lost.collect::<Outcome<Vec<u64>>>()?;
+    let runs = lost.collect::<Outcome<Vec<_>>>()?;
+    let lost: Vec<u64> = runs.iter().map(|(lost, _)| *lost).collect();
     println!(
         "  {}: at {:.2} M/s, two thirds of its highest lossless rate, lost {lost:?} of {frames}",
         contender.name,
         per_second as f64 / 1e6
     );
+    if effort.has_goals() {
+        let disturbed = runs.iter().filter(|(_, is_disturbed)| *is_disturbed).count();
+        // Of the undisturbed runs, none may lose a packet.
+        let lost: u64 = runs.iter().filter(|(_, is_disturbed)| !is_disturbed).map(|(lost, _)| lost).sum();
+        let figure = Figure { value: lost as f64, is_disturbed: disturbed * 2 >= runs.len() };
+        let what = format!("packets lost by {} at two thirds of its highest lossless rate", contender.name);
+        goals.judge(&what, Bound::AtMost(0.0), &[figure]);
+    }
     Ok(())
 }
 

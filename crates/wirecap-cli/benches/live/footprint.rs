@@ -8,7 +8,7 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{Bed, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::Load;
+use wirecap_testbed::{Bound, Figure, Goals, Load};
 
 use crate::Effort;
 
@@ -17,10 +17,10 @@ const CELLS: u64 = 131_072;
 /// The kernel's functions that allocate for AF_XDP, as /proc/vmallocinfo names them.
 const XDP_ALLOCATORS: [&str; 3] = ["xskq_create", "xp_create", "xdp_umem"];
 
-pub(crate) fn run(effort: Effort) -> Outcome<()> {
+pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     println!("\nfixed costs of a capture of one ring ({CELLS} cells of 2 KiB)");
     memory(effort)?;
-    idle(effort)
+    idle(effort, goals)
 }
 
 fn command(arguments: &str) -> CommandLine {
@@ -62,7 +62,7 @@ fn kernel_bytes() -> Outcome<u64> {
 }
 
 /// Prints the share of a core that a capture uses while no packets arrive.
-fn idle(effort: Effort) -> Outcome<()> {
+fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let time = Duration::from_secs_f64(effort.choose(10.0, 0.2));
     let bed = Bed::new()?;
     for (name, command) in [
@@ -71,7 +71,7 @@ fn idle(effort: Effort) -> Outcome<()> {
         ("capture", command("capture -w /dev/null")),
         ("count, engine packet", command("count --engine packet")),
     ] {
-        let mut shares = Figures::default();
+        let mut shares = Vec::new();
         for _ in 0..effort.rounds(3) {
             let receiver = bed.receive(&command, "capturing")?;
             // The first packets precede the measurement, so that it excludes one-time work.
@@ -83,7 +83,12 @@ fn idle(effort: Effort) -> Outcome<()> {
             shares.push(ran.as_secs_f64() / time.as_secs_f64() * 100.0);
             receiver.stop()?;
         }
-        println!("  idle, {name:<24} {shares:.3} % of a core");
+        println!("  idle, {name:<24} {:.3} % of a core", shares.iter().copied().collect::<Figures>());
+        if effort.has_goals() {
+            let figure = |share: &f64| Figure { value: *share, is_disturbed: false };
+            let figures: Vec<Figure> = shares.iter().map(figure).collect();
+            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(0.1), &figures);
+        }
     }
     Ok(())
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use clap::Args;
 use wirecap_testbed::{
-    Counters, Generator, Inline, Load, RxQueueCounts, SetupError, Sizes, Traffic, drop_program, loss_lock,
+    Bound, Counters, Figure, Generator, Goals, Inline, Load, RxQueueCounts, SetupError, Sizes, Traffic,
+    drop_program, loss_lock,
 };
 
 use wirecap_lab::live::Outcome;
@@ -52,6 +53,7 @@ struct Measured {
     rate: f64,
     /// Processor time on both CPUs per packet that arrived, in nanoseconds.
     cost_ns: f64,
+    is_disturbed: bool,
 }
 
 /// The results of the runs of one contender.
@@ -61,9 +63,10 @@ struct Results {
     cost_ns: Figures,
     /// The first contender's rate divided by this one's, for each round.
     ratio: Figures,
+    ratios: Vec<Figure>,
 }
 
-pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
+pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> Outcome<()> {
     println!("\nforwarding from one veth pair to another, at the sender's top rate, on two CPUs");
     let is_meant = |contender: &Contender| contender.name.contains(&arguments.who) && is_there(contender);
     let contenders: Vec<Contender> = contenders().into_iter().filter(is_meant).collect();
@@ -77,11 +80,15 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments) -> Outcome<()> {
         }
         println!("  {name}, {frames} frames per run");
         for (contender, results) in contenders.iter().zip(&results) {
-            let Results { rate, cost_ns, ratio } = results;
+            let Results { rate, cost_ns, ratio, ratios } = results;
             println!(
                 "    {:<30} {rate:>18} M packets/s {cost_ns:>20.0} ns of CPU a packet, first / this {ratio:>16}",
                 contender.name
             );
+            if effort.has_goals() && contender.is_rival() && contenders[0].is_ours() {
+                let what = format!("{name}: rate of {} / of {}", contenders[0].name, contender.name);
+                goals.judge(&what, Bound::AtLeast(1.5), ratios);
+            }
         }
     }
     Ok(())
@@ -104,18 +111,20 @@ fn round(
     effort: Effort,
 ) -> Outcome<()> {
     let frame_ns = cost_of_sending(sizes, frames)?;
-    let mut ours = f64::NAN;
+    let (mut ours, mut is_disturbed) = (f64::NAN, false);
     for (index, (contender, results)) in contenders.iter().zip(results).enumerate() {
         let Some(measured) = measure(contender, sizes, frames, frame_ns, effort)? else {
             println!("  {} forwarded nothing while {frames} frames were sent", contender.name);
             continue;
         };
         if index == 0 {
-            ours = measured.rate;
+            (ours, is_disturbed) = (measured.rate, measured.is_disturbed);
         }
         results.rate.push(measured.rate / 1e6);
         results.cost_ns.push(measured.cost_ns);
         results.ratio.push(ours / measured.rate);
+        let is_disturbed = is_disturbed || measured.is_disturbed;
+        results.ratios.push(Figure { value: ours / measured.rate, is_disturbed });
     }
     Ok(())
 }
@@ -150,7 +159,8 @@ fn measure(
     }
     let sender_seconds = run.seconds - run.frames as f64 * frame_ns / 1e9;
     let cost_ns = (sender_seconds + run.busy * run.seconds) * 1e9 / forwarded as f64;
-    Ok(Some(Measured { rate: forwarded as f64 / run.seconds, cost_ns }))
+    let rate = forwarded as f64 / run.seconds;
+    Ok(Some(Measured { rate, cost_ns, is_disturbed: run.is_disturbed() }))
 }
 
 /// A run, and the number of frames that arrived during it.

@@ -1,4 +1,5 @@
-//! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other programs.
+//! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other programs. Each part prints
+//! whether its goals are met; with `--check` the bench fails if a goal is missed, or void because the machine was not quiet.
 //!
 //! `make bench` runs all parts; `cargo bench -p wirecap-cli --bench live -- rates` runs one of them. Without `--bench`,
 //! as under `cargo test`, or with `--quick`, every part runs briefly, to check that it works. Requires root.
@@ -17,6 +18,7 @@ use clap::{Parser, Subcommand};
 
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::live::{Outcome, programs};
+use wirecap_testbed::Goals;
 
 #[derive(Debug, Parser)]
 struct Cli {
@@ -26,6 +28,9 @@ struct Cli {
     /// Run briefly, to check that the bench works
     #[arg(long, global = true)]
     quick: bool,
+    /// Fail if a goal is missed, or void because the machine was not quiet
+    #[arg(long, global = true)]
+    check: bool,
     /// Number of rounds [default: depends on the part]
     #[arg(long, global = true)]
     rounds: Option<usize>,
@@ -53,7 +58,7 @@ enum Part {
     /// CPU time of recorders for packets that already wait in their buffers
     Stopped(stopped::Arguments),
     /// Cost of reading the metrics ten times per second
-    Scraped(scraped::Arguments),
+    Scraped,
     /// Cost of a packet that a filter rejects
     Filter,
     /// wirecap forward compared with other forwarders
@@ -84,6 +89,11 @@ impl Effort {
         self.rounds.unwrap_or(if self.quick { 1 } else { full })
     }
 
+    /// Quick runs are too short for goals.
+    fn has_goals(self) -> bool {
+        !self.quick
+    }
+
     fn choose<T>(self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -108,32 +118,48 @@ fn main() -> Outcome<()> {
     }
     // Senders and receivers have priority over other processes.
     let _ = rustix::process::setpriority_process(None, PRIORITY);
-    match cli.part {
-        Some(Part::Instructions) => count::instructions(effort),
-        Some(Part::Rates) => count::rates(effort),
-        Some(Part::Modes) => count::rates_of_modes(effort),
-        Some(Part::Warm) => count::warm(effort),
-        Some(Part::Rivals) => rivals::run(effort),
-        Some(Part::Footprint) => footprint::run(effort),
-        Some(Part::Packet) => rivals::packet(effort),
-        Some(Part::Stopped(arguments)) => stopped::run(effort, &arguments),
-        Some(Part::Scraped(arguments)) => scraped::run(effort, &arguments),
-        Some(Part::Filter) => filter::run(effort),
-        Some(Part::Forward(arguments)) => forward::run(effort, &arguments),
-        Some(Part::Replay) => replay::run(effort),
-        _ => {
-            filter::run(effort)?;
-            count::instructions(effort)?;
-            count::rates(effort)?;
-            footprint::run(effort)?;
-            count::rates_of_modes(effort)?;
-            count::warm(effort)?;
-            rivals::run(effort)?;
-            rivals::packet(effort)?;
-            stopped::run(effort, &stopped::Arguments::default())?;
-            scraped::run(effort, &scraped::Arguments::default())?;
-            forward::run(effort, &forward::Arguments::default())?;
-            replay::run(effort)
-        }
+    if cli.check && !effort.has_goals() {
+        return Err("--check requires a full run: cargo bench, without --quick".into());
     }
+    let mut goals = Goals::default();
+    run(cli.part, effort, &mut goals)?;
+    if cli.check { goals.end() } else { Ok(()) }
+}
+
+/// Runs a part, or all of them.
+fn run(part: Option<Part>, effort: Effort, goals: &mut Goals) -> Outcome<()> {
+    goals.begin_part();
+    match part {
+        Some(Part::Instructions) => count::instructions(effort, goals),
+        Some(Part::Rates) => count::rates(effort, goals),
+        Some(Part::Modes) => count::rates_of_modes(effort),
+        Some(Part::Warm) => count::warm(effort, goals),
+        Some(Part::Rivals) => rivals::run(effort, goals),
+        Some(Part::Footprint) => footprint::run(effort, goals),
+        Some(Part::Packet) => rivals::packet(effort, goals),
+        Some(Part::Stopped(arguments)) => stopped::run(effort, &arguments, goals),
+        Some(Part::Scraped) => scraped::run(effort, goals),
+        Some(Part::Filter) => filter::run(effort, goals),
+        Some(Part::Forward(arguments)) => forward::run(effort, &arguments, goals),
+        Some(Part::Replay) => replay::run(effort, goals),
+        Some(Part::Bare(_) | Part::Touch(_) | Part::Hold(_)) => Ok(()),
+        None => all().into_iter().try_for_each(|part| run(Some(part), effort, goals)),
+    }
+}
+
+fn all() -> [Part; 12] {
+    [
+        Part::Filter,
+        Part::Instructions,
+        Part::Rates,
+        Part::Footprint,
+        Part::Modes,
+        Part::Warm,
+        Part::Rivals,
+        Part::Packet,
+        Part::Stopped(stopped::Arguments::default()),
+        Part::Scraped,
+        Part::Forward(forward::Arguments::default()),
+        Part::Replay,
+    ]
 }

@@ -14,7 +14,7 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::{Counters, Sizes, Stamp, Traffic, drop_program};
+use wirecap_testbed::{Bound, Counters, Figure, Goals, Sizes, Stamp, Traffic, drop_program};
 
 use crate::Effort;
 
@@ -125,15 +125,15 @@ fn senders() -> Vec<Sender> {
     Sender::ALL.into_iter().filter(is_there).collect()
 }
 
-pub(crate) fn run(effort: Effort) -> Outcome<()> {
+pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let senders = senders();
-    rates(effort, &senders)?;
+    rates(effort, &senders, goals)?;
     // `--via` is not used at the recorded rate: both commands of wirecap are the same.
     let apart: Vec<Sender> = senders.into_iter().filter(|sender| *sender != Sender::ViaXdp).collect();
-    timing(effort, &apart)
+    timing(effort, &apart, goals)
 }
 
-fn rates(effort: Effort, senders: &[Sender]) -> Outcome<()> {
+fn rates(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::new()?;
     let _dropping = drop_program(&bed.pair.receiver)?;
     let mut counters = Counters::of(&bed.pair.sender)?;
@@ -170,6 +170,13 @@ fn rates(effort: Effort, senders: &[Sender]) -> Outcome<()> {
                 _ => println!(),
             }
         }
+        if effort.has_goals() {
+            let is_compared = senders.contains(&Sender::Tcpreplay);
+            let median = ratios.first().filter(|_| is_compared).map_or(f64::NAN, Figures::median);
+            let figure = Figure { value: median, is_disturbed: false };
+            let what = format!("{name} bytes: top rate of wirecap replay / of tcpreplay");
+            goals.judge(&what, Bound::AtLeast(2.0), &[figure]);
+        }
     }
     Ok(())
 }
@@ -189,7 +196,7 @@ fn await_counted(counters: &mut Counters, frames: u64) -> Outcome<()> {
     }
 }
 
-fn timing(effort: Effort, senders: &[Sender]) -> Outcome<()> {
+fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> {
     let bed = Bed::new()?;
     let frames = effort.choose(FILE_FRAMES, 1_000);
     println!("\nreplay as recorded, {frames} frames at {RECORDED_RATE} frames/s: delay of the frames, in µs");
@@ -216,6 +223,10 @@ fn timing(effort: Effort, senders: &[Sender]) -> Outcome<()> {
     }
     for (sender, [median, most, max]) in senders.iter().zip(&late) {
         println!("  {:14} median {median:.1}, 99th percentile {most:.1}, maximum {max:.1}", sender.name());
+        if effort.has_goals() && *sender == Sender::Wirecap {
+            let figure = Figure { value: median.median(), is_disturbed: false };
+            goals.judge("median delay of replayed frames in us", Bound::Below(50.0), &[figure]);
+        }
     }
     Ok(())
 }

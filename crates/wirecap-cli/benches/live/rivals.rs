@@ -12,6 +12,7 @@ use wirecap_lab::live::contender::{Books, Contender, FILE};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::live::trial::{self, KernelSender};
+use wirecap_testbed::{Bound, Figure, Goals};
 
 use crate::Effort;
 
@@ -107,16 +108,57 @@ pub(crate) fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
 }
 
 /// Compares wirecap with all other recorders.
-pub(crate) fn run(effort: Effort) -> Outcome<()> {
-    compare(effort, all())
+pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
+    let rounds = compare(effort, all())?;
+    if effort.has_goals() {
+        let each = |contender: &Contender| reads_each(contender);
+        let default = |contender: &Contender| contender.is_ours && !reads_each(contender);
+        let what = "lossless rate with a clock read for each packet / of the best rival";
+        goals.judge(what, Bound::AtLeast(1.3), &rounds.ratios(each));
+        let what = "lossless rate with the default timestamps / of the best rival";
+        goals.judge(what, Bound::AtLeast(1.5), &rounds.ratios(default));
+    }
+    Ok(())
 }
 
 /// Compares the engine `packet` with tcpdump.
-pub(crate) fn packet(effort: Effort) -> Outcome<()> {
-    compare(effort, on_packet_sockets())
+pub(crate) fn packet(effort: Effort, goals: &mut Goals) -> Outcome<()> {
+    let rounds = compare(effort, on_packet_sockets())?;
+    if effort.has_goals() {
+        let ratios = rounds.ratios(|contender| contender.is_ours);
+        goals.judge("lossless rate of the engine packet / of tcpdump", Bound::AtLeast(1.0), &ratios);
+    }
+    Ok(())
 }
 
-fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
+/// The highest lossless rates of all contenders in each round.
+struct Rounds {
+    contenders: Vec<Contender>,
+    rates: Vec<Vec<Figure>>,
+}
+
+impl Rounds {
+    /// The best of the selected contenders divided by the best rival, in each round.
+    fn ratios(&self, is_meant: impl Fn(&Contender) -> bool) -> Vec<Figure> {
+        let ratio = |rates: &Vec<Figure>| {
+            let best = |is_meant: &dyn Fn(&Contender) -> bool| {
+                let meant = self.contenders.iter().zip(rates).filter(|(contender, _)| is_meant(contender));
+                meant.map(|(_, rate)| rate.value).fold(f64::NAN, f64::max)
+            };
+            Figure {
+                value: best(&is_meant) / best(&|contender| !contender.is_ours),
+                is_disturbed: rates.iter().any(|rate| rate.is_disturbed),
+            }
+        };
+        self.rates.iter().map(ratio).collect()
+    }
+}
+
+fn reads_each(contender: &Contender) -> bool {
+    contender.command.to_string().contains(BY_PACKET)
+}
+
+fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<Rounds> {
     let extent = effort.choose(FULL, QUICK);
     println!(
         "\nhighest lossless rate of a capture to a file in memory (60 bytes, {BUFFER_MIB} MiB, runs of {} s)",
@@ -125,6 +167,7 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
     let bed = Bed::new()?;
     let contenders = installed(contenders);
     let mut limits: Vec<Figures> = contenders.iter().map(|_| Figures::default()).collect();
+    let mut rates = Vec::new();
     for _ in 0..effort.rounds(3) {
         let mut searches: Vec<Search> = contenders.iter().map(|_| Search::new(&extent)).collect();
         // The contenders take each step in turn, so that other load on the machine affects all of them equally.
@@ -138,9 +181,11 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<()> {
         for (limits, search) in limits.iter_mut().zip(&searches) {
             limits.push(search.lossless / 1e6);
         }
+        let rate = |search: &Search<'_>| Figure { value: search.lossless, is_disturbed: search.is_disturbed };
+        rates.push(searches.iter().map(rate).collect());
     }
     report(&contenders, &limits);
-    Ok(())
+    Ok(Rounds { contenders, rates })
 }
 
 fn report(contenders: &[Contender], limits: &[Figures]) {
@@ -152,7 +197,6 @@ fn report(contenders: &[Contender], limits: &[Figures]) {
         meant.map(|(_, limits)| limits.median()).fold(f64::NAN, f64::max)
     };
     let rival = best(&|contender| !contender.is_ours);
-    let reads_each = |contender: &Contender| contender.command.to_string().contains(BY_PACKET);
     println!("  ours / best rival: {:.2}", best(&|contender| contender.is_ours) / rival);
     if contenders.iter().any(reads_each) {
         println!("  ours with a clock read for each packet / best rival: {:.2}", best(&reads_each) / rival);
@@ -168,6 +212,8 @@ struct Search<'a> {
     high: Option<f64>,
     /// The highest rate without loss so far.
     lossless: f64,
+    /// Whether one of its runs was disturbed.
+    is_disturbed: bool,
 }
 
 /// The load of a run.
@@ -180,7 +226,7 @@ struct Point {
 
 impl<'a> Search<'a> {
     fn new(extent: &'a Extent) -> Self {
-        Self { extent, low: extent.from, high: None, lossless: 0.0 }
+        Self { extent, low: extent.from, high: None, lossless: 0.0, is_disturbed: false }
     }
 
     /// The next load to try; `None` if the limit is known.
@@ -195,6 +241,7 @@ impl<'a> Search<'a> {
 
     fn note(&mut self, point: Point, run: &Run, lost: u64) {
         let sent = run.per_second();
+        self.is_disturbed |= run.is_disturbed();
         if lost == 0 {
             self.lossless = self.lossless.max(sent);
         }

@@ -20,6 +20,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::ops::Range;
 use std::path::Path;
 
 use super::{BEGIN, Data, END, PageError, RESULTS, table_of};
@@ -33,41 +34,59 @@ const SOURCES: &str = "numbers.csv";
 /// it.
 pub fn check(root: &Path) -> Result<Vec<String>, PageError> {
     let results = root.join(RESULTS);
-    let sources = Data::read(&results.join(SOURCES))?;
-    let mut wrong = Vec::new();
-    let of_rows = sources.rows.iter().filter_map(|row| sources.cell(row, "page").ok());
+    let sources = Sources::read(root)?;
+    let of_rows = sources.0.rows.iter().filter_map(|row| sources.0.cell(row, "page").ok());
     let pages: BTreeSet<&str> = NUMBERED.into_iter().chain(of_rows).collect();
+    let mut wrong = Vec::new();
     for page in pages {
         let path = root.join(page);
         let text = fs::read_to_string(&path)
             .map_err(|error| PageError::Data { file: path.clone(), source: error.into() })?;
-        let text = prose(&text);
-        let mut covered = Vec::new();
-        for row in &sources.rows {
-            let [of, phrase, source] = ["page", "phrase", "source"].map(|column| sources.cell(row, column));
-            let (phrase, source) = (phrase?, source?);
-            if of? != page {
-                continue;
-            }
+        wrong.extend(sources.unsourced(page, &text));
+    }
+    for row in &sources.0.rows {
+        let [page, phrase, source] = ["page", "phrase", "source"].map(|column| sources.0.cell(row, column));
+        let (page, phrase) = (page?, phrase?);
+        for reason in compare(phrase, source?, &sources.0, &results)? {
+            wrong.push(format!("{page}: '{phrase}': {reason}"));
+        }
+    }
+    Ok(wrong)
+}
+
+/// The phrases with numbers, and their sources.
+#[derive(Debug)]
+pub struct Sources(Data);
+
+impl Sources {
+    /// Those of the pages under `root`.
+    pub fn read(root: &Path) -> Result<Self, PageError> {
+        Data::read(&root.join(RESULTS).join(SOURCES)).map(Self)
+    }
+
+    /// The numbers in the text of a page that are in no phrase, and the phrases that are not there exactly once.
+    pub fn unsourced(&self, page: &str, text: &str) -> Vec<String> {
+        let text = prose(text);
+        let (mut wrong, mut covered) = (Vec::new(), Vec::new());
+        let of_page = self.0.rows.iter().filter(|row| self.0.cell(row, "page").is_ok_and(|of| of == page));
+        for phrase in of_page.filter_map(|row| self.0.cell(row, "phrase").ok()) {
             let places: Vec<_> = text.match_indices(phrase).map(|(place, _)| place).collect();
             match *places {
                 [place] => covered.push(place..place + phrase.len()),
                 _ => wrong.push(format!("{page}: '{phrase}' occurs {} times", places.len())),
             }
-            for reason in compare(phrase, source, &sources, &results)? {
-                wrong.push(format!("{page}: '{phrase}': {reason}"));
-            }
         }
         for (place, number) in numbers(&text) {
-            if NUMBERED.contains(&page) && !covered.iter().any(|range| range.contains(&place)) {
+            let is_in = |range: &Range<usize>| range.start <= place && place + number.len() <= range.end;
+            if NUMBERED.contains(&page) && !covered.iter().any(is_in) {
                 let before: String = text[..place].chars().rev().take(60).collect();
                 let before: String = before.chars().rev().collect();
                 let after: String = text[place..].chars().take(60).collect();
                 wrong.push(format!("{page}: {number} has no source: ...{before}{after}..."));
             }
         }
+        wrong
     }
-    Ok(wrong)
 }
 
 /// The text of a page without its generated tables, in one line.
@@ -82,7 +101,7 @@ fn prose(page: &str) -> String {
 }
 
 /// The numbers of a text, each with its position. Digits of a name (`eth1`, `eth1@0`) are not numbers.
-fn numbers(text: &str) -> Vec<(usize, &str)> {
+pub fn numbers(text: &str) -> Vec<(usize, &str)> {
     let bytes = text.as_bytes();
     let is_digit = |place: usize| bytes.get(place).is_some_and(u8::is_ascii_digit);
     let is_name = |place: usize| {
@@ -324,6 +343,10 @@ mod tests {
         assert_eq!(wrong("", "OTHER.md,5 of,setting\n").len(), 1, "of other pages the phrases are checked");
         let twice = wrong("5 packets, 5 packets", "README.md,5 packets,setting\n");
         assert_eq!(twice[0], "README.md: '5 packets' occurs 2 times");
+        let longer = wrong("5 packets", "README.md,5 packet,setting\n");
+        assert_eq!(longer, Vec::<String>::new());
+        let longer = wrong("rate 51", "README.md,rate 5,setting\n");
+        assert_eq!(longer, ["README.md: 51 has no source: ...rate 51..."], "a phrase has part of it");
         let table = "a\n<!-- data: rows a.csv -->\n\n| 7 |\n\n<!-- end of data -->\nb\n";
         assert_eq!(wrong(table, ""), Vec::<String>::new(), "tables have their own test");
     }

@@ -3,8 +3,9 @@
 //!
 //! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments after `--`
 //! select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N` sets the number of
-//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups` (instructions per packet and per wake-up, on any machine),
-//! `handlers` (handlers in threads). As a test it runs with little load.
+//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups` (instructions
+//! per packet and per wake-up, on any machine), `handlers` (handlers in threads). With `--check` it fails if a goal is
+//! missed, or void because the machine was not quiet. As a test it runs with little load.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -14,13 +15,16 @@ use std::error::Error;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Library, drop_in, finish, said};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wirecap::bpf::Link;
-use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, loss_lock, pass_program, privileged};
+use wirecap_testbed::{
+    Bound, CpuTime, Disturbance, Figure, Generator, Goals, Load, Namespace, Traffic, VethPair, cpu_times,
+    loss_lock, pass_program, privileged,
+};
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -58,6 +62,8 @@ struct Extent {
     cost_rounds: usize,
     /// Packets of the two runs whose difference gives the instructions per packet.
     counted: [u64; 2],
+    /// Short runs have no goals.
+    has_goals: bool,
 }
 
 const FULL: Extent = Extent {
@@ -70,6 +76,7 @@ const FULL: Extent = Extent {
     rounds: 3,
     cost_rounds: 9,
     counted: [200_000, 600_000],
+    has_goals: true,
 };
 const QUICK: Extent = Extent {
     seconds: 0.05,
@@ -81,6 +88,7 @@ const QUICK: Extent = Extent {
     rounds: 1,
     cost_rounds: 1,
     counted: [1000, 2000],
+    has_goals: false,
 };
 
 /// A library, and the engine that it uses.
@@ -88,12 +96,28 @@ struct Contender {
     name: &'static str,
     library: Library,
     engine: &'static str,
+    /// The goal of the lossless rate, as a multiple of libpcap's.
+    rate_min: Option<f64>,
+    /// The goal of the CPU time per packet, as a multiple of libpcap's.
+    cost_max: Option<f64>,
 }
 
 const CONTENDERS: [Contender; 3] = [
-    Contender { name: "libpcap", library: Library::System, engine: "" },
-    Contender { name: "drop-in, packet", library: Library::DropIn, engine: "packet" },
-    Contender { name: "drop-in, xdp", library: Library::DropIn, engine: "xdp" },
+    Contender { name: "libpcap", library: Library::System, engine: "", rate_min: None, cost_max: None },
+    Contender {
+        name: "drop-in, packet",
+        library: Library::DropIn,
+        engine: "packet",
+        rate_min: None,
+        cost_max: Some(1.1),
+    },
+    Contender {
+        name: "drop-in, xdp",
+        library: Library::DropIn,
+        engine: "xdp",
+        rate_min: Some(1.6),
+        cost_max: Some(1.5),
+    },
 ];
 
 /// The results of a run.
@@ -108,6 +132,8 @@ struct Run {
     sleeps: f64,
     /// Set for runs under callgrind.
     instructions: Option<u64>,
+    /// Whether the program waited for a CPU that others used.
+    is_disturbed: bool,
 }
 
 struct Bench {
@@ -145,17 +171,19 @@ fn main() -> Outcome<()> {
     }
     let at = number("at=");
     let bench = Bench { program, extent, cpus, at };
+    let is_checked = only("--check");
+    let mut goals = Goals::default();
     let parts = ["rates", "cost", "polling", "instructions", "wakeups", "handlers"];
     let all = !parts.into_iter().any(only);
     if all || only("rates") {
-        bench.compare_rates()?;
+        bench.compare_rates(&mut goals)?;
     }
     if all || only("cost") {
-        bench.compare_costs(Reading::Loop)?;
+        bench.compare_costs(Reading::Loop, &mut goals)?;
     }
     if all || only("polling") {
         println!("programs that poll the descriptor:");
-        bench.compare_costs(Reading::Polling)?;
+        bench.compare_costs(Reading::Polling, &mut goals)?;
     }
     if all || only("instructions") {
         bench.count_instructions()?;
@@ -163,22 +191,29 @@ fn main() -> Outcome<()> {
     if all || only("wakeups") {
         bench.count_instructions_of_wakeups()?;
     }
-    if !all && !only("handlers") {
-        return Ok(());
+    if all || only("handlers") {
+        handlers::compare(folder.path(), bench.extent, bench.cpus[0] as u32)?;
     }
-    handlers::compare(folder.path(), bench.extent, bench.cpus[0] as u32)
+    if is_checked { goals.end() } else { Ok(()) }
 }
 
 impl Bench {
     /// Compares the lossless rates of all contenders, in turn, for several rounds.
-    fn compare_rates(&self) -> Outcome<()> {
+    fn compare_rates(&self, goals: &mut Goals) -> Outcome<()> {
+        goals.begin_part();
         let mut rates = [const { Vec::new() }; CONTENDERS.len()];
         for _ in 0..self.extent.rounds {
             for (rates, contender) in rates.iter_mut().zip(&CONTENDERS) {
                 rates.push(self.lossless_rate(contender)?);
             }
         }
-        let rates = rates.map(median);
+        for (contender, figures) in CONTENDERS.iter().zip(&rates) {
+            if let Some(least) = contender.rate_min.filter(|_| self.extent.has_goals) {
+                let what = format!("lossless rate of {} / of libpcap", contender.name);
+                goals.judge(&what, Bound::AtLeast(least), &ratios(figures, &rates[0]));
+            }
+        }
+        let rates = rates.map(|figures| median(figures.iter().map(|figure| figure.value).collect()));
         println!("{:18}{:>16}{:>9}", "", "lossless/s", "ratio");
         for (contender, rate) in CONTENDERS.iter().zip(rates) {
             println!("{:18}{rate:>16.0}{:>9.2}", contender.name, rate / rates[0]);
@@ -187,19 +222,31 @@ impl Bench {
     }
 
     /// Compares the CPU time per packet of all contenders, in turn, for several rounds.
-    fn compare_costs(&self, reading: Reading) -> Outcome<()> {
+    fn compare_costs(&self, reading: Reading, goals: &mut Goals) -> Outcome<()> {
+        goals.begin_part();
+        // The goals are those of pcap_loop.
+        let is_judged = matches!(reading, Reading::Loop);
         for steady in self.at.map_or_else(|| self.extent.steady.to_vec(), |rate| vec![rate]) {
             let (mut costs, mut sleeps) =
                 ([const { Vec::new() }; CONTENDERS.len()], [const { Vec::new() }; CONTENDERS.len()]);
             for _ in 0..self.extent.cost_rounds {
                 for ((costs, sleeps), contender) in costs.iter_mut().zip(&mut sleeps).zip(&CONTENDERS) {
                     let run = self.run_reading(contender, steady, None, reading)?;
-                    costs.push(run.cpu_seconds / run.got as f64 * 1e9);
+                    let value = run.cpu_seconds / run.got as f64 * 1e9;
+                    costs.push(Figure { value, is_disturbed: run.is_disturbed });
                     sleeps.push(run.sleeps * run.per_second / run.got as f64);
                 }
             }
-            let (middle, sleeps) = (costs.clone().map(median), sleeps.map(median));
             let rate = if steady < TOP_RATE { format!("{steady:.0}/s") } else { "top rate".to_owned() };
+            for (contender, figures) in CONTENDERS.iter().zip(&costs) {
+                if let Some(most) = contender.cost_max.filter(|_| self.extent.has_goals && is_judged) {
+                    let what = format!("at {rate}: CPU time of {} / of libpcap", contender.name);
+                    goals.judge(&what, Bound::AtMost(most), &ratios(figures, &costs[0]));
+                }
+            }
+            let costs: [Vec<f64>; CONTENDERS.len()] =
+                costs.map(|figures| figures.iter().map(|figure| figure.value).collect());
+            let (middle, sleeps) = (costs.clone().map(median), sleeps.map(median));
             println!(
                 "{:18}{:>16}{:>9}{:>10}  all",
                 format!("at {rate}"),
@@ -265,26 +312,29 @@ impl Bench {
     }
 
     /// The highest rate at which no packets are lost, in packets per second.
-    fn lossless_rate(&self, contender: &Contender) -> Outcome<f64> {
+    fn lossless_rate(&self, contender: &Contender) -> Outcome<Figure> {
         let (mut good, mut bad) = (0.0, self.extent.from);
+        let mut is_disturbed = false;
         for _ in 0..self.extent.steps {
             let run = self.run(contender, bad, None)?;
+            is_disturbed |= run.is_disturbed;
             if run.got < run.sent {
                 break;
             }
             good = run.per_second;
             if run.per_second < bad * SENDER_SHARE {
                 // The sender is at its limit, but the program is not.
-                return Ok(good);
+                return Ok(Figure { value: good, is_disturbed });
             }
             bad *= STEP;
         }
         for _ in 0..self.extent.halvings {
             let middle = (good + bad) / 2.0;
             let run = self.run(contender, middle, None)?;
+            is_disturbed |= run.is_disturbed;
             if run.got < run.sent { bad = middle } else { good = run.per_second }
         }
-        Ok(good)
+        Ok(Figure { value: good, is_disturbed })
     }
 
     /// Runs the program with a contender, and sends for some seconds at a rate, or sends `counted` packets
@@ -332,7 +382,18 @@ impl Bench {
         }
         let frames = counted.unwrap_or((rate.min(TOP_FRAMES) * self.extent.seconds) as u64);
         let load = Load::new(0, frames).on_cpu(self.cpus[0] as u32).per_second(rate as u64);
+        let of_program =
+            || cpu_times(&child.id().to_string()).map(|times| times.into_values().sum::<CpuTime>());
+        let (begun, before) = (Instant::now(), of_program()?);
         let sent = generator.send(&[load])?;
+        let waiting = Disturbance {
+            duration: begun.elapsed(),
+            waited: of_program()?.waited.saturating_sub(before.waited),
+            thread: String::new(),
+            stolen: Duration::ZERO,
+            cpus: 1,
+            longest_gap: Duration::ZERO,
+        };
         // Under callgrind a program is slow.
         std::thread::sleep(CALM * if counted.is_some() { 10 } else { 1 });
         let pid = Pid::from_raw(child.id() as i32).ok_or("no such process")?;
@@ -352,12 +413,22 @@ impl Bench {
             per_second: sent_frames as f64 / seconds,
             cpu_seconds,
             sleeps,
+            is_disturbed: waiting.is_disturbed(),
             instructions: said.lines().find_map(|line| line.split("Collected :").nth(1)?.trim().parse().ok()),
         };
         let Run { got, per_second, dropped, .. } = run;
         println!("  {:18}{per_second:>12.0} per second: {got} packets, {dropped} dropped", contender.name);
         Ok(run)
     }
+}
+
+/// The ratios in each round.
+fn ratios(figures: &[Figure], baseline: &[Figure]) -> Vec<Figure> {
+    let ratio = |(ours, theirs): (&Figure, &Figure)| Figure {
+        value: ours.value / theirs.value,
+        is_disturbed: ours.is_disturbed || theirs.is_disturbed,
+    };
+    figures.iter().zip(baseline).map(ratio).collect()
 }
 
 fn median(mut values: Vec<f64>) -> f64 {

@@ -88,7 +88,7 @@ fn a_file_with_other_hard_links_is_not_emptied() {
 #[test]
 fn files_of_other_users_in_a_shared_directory_are_not_written_to() {
     if !geteuid().is_root() {
-        println!("SKIP: without root there is no other user");
+        crate::skip::skip("without root there is no other user");
         return;
     }
     const UNPRIVILEGED: u32 = 65_534;

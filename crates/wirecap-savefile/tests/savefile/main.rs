@@ -8,5 +8,7 @@ mod mutated;
 mod packet;
 mod reading;
 mod roundtrip;
+#[path = "../../../wirecap-testbed/src/skip.rs"]
+mod skip;
 mod tools;
 mod traces;

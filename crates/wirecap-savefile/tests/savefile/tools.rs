@@ -1,6 +1,5 @@
 //! wirecap's files, read by common programs.
 
-use std::env;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -12,11 +11,7 @@ use wirecap_savefile::{
 
 use crate::packet::{Packet, read_whole};
 
-/// Reports that a test is skipped because of `what`, or fails where skipping is not allowed.
-pub(crate) fn skip(what: &str) {
-    assert!(env::var_os("WIRECAP_NO_SKIP").is_none(), "nothing may be skipped here, but {what}");
-    eprintln!("SKIP: {what}");
-}
+pub(crate) use crate::skip::skip;
 
 /// Whether a program is installed; if not, the test is skipped.
 pub(crate) fn has(program: &str) -> bool {

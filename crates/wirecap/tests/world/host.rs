@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use wirecap::{Capture, Engine, Event};
-use wirecap_testbed::{privileged, wait_until};
+use wirecap_testbed::{privileged, skip_on_this_machine, wait_until};
 
 use crate::bed::{Bed, ip, take_all};
 
@@ -33,7 +33,7 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
     for (kind, commands) in uses {
         let bed = Bed::new(2);
         if !kernel_has(&bed, kind) {
-            println!("SKIP: this kernel has no {kind}; `make vm` boots one that has");
+            skip_on_this_machine(&format!("this kernel has no {kind}; `make vm` boots one that has"));
             continue;
         }
         let events = Arc::new(Mutex::new(Vec::new()));

@@ -45,9 +45,14 @@ fn process(program: &str, arguments: &str, ready: &'static str) -> Process {
     Process { command: command.with(arguments), ready, driver: None }
 }
 
+/// Frames bypass the queueing discipline, as wirecap's do.
+const PAST_QDISC: &str = ",qdisc_bypass=1";
+/// Two rings for each port, in all as much memory as wirecap's 131,072 cells of 2 KiB. The default is 512 frames per ring.
+const LARGE_RINGS: &str = "blocksz=65536,framesz=2048,framecnt=32768";
+
 /// DPDK's forwarder. It requires two threads, which both run on the CPU of the other forwarders.
-fn testpmd(driver: &'static str) -> Process {
-    let ports = format!("--vdev=net_{driver}0,iface=left --vdev=net_{driver}1,iface=right");
+fn testpmd(driver: &'static str, options: &str) -> Process {
+    let ports = format!("--vdev=net_{driver}0,iface=left{options} --vdev=net_{driver}1,iface=right{options}");
     let cpu = allowed_cpus().ok().and_then(|cpus| cpus.last().copied()).unwrap_or_default();
     let memory = format!(
         "--no-huge -m 256 --no-pci --no-shconf --no-telemetry --iova-mode=va --lcores 0@{cpu},1@{cpu}"
@@ -77,8 +82,12 @@ pub(crate) fn contenders() -> Vec<Contender> {
         new("wirecap, packet", Way::OnPacketSockets(wirecap("--engine packet"))),
         new("in the kernel: XDP redirect", Way::Redirect),
         new("in the kernel: bridge", Way::Bridge),
-        new("DPDK testpmd, af_packet", Way::OnPacketSockets(testpmd("af_packet"))),
-        new("DPDK testpmd, af_xdp", Way::OnXdpSockets(testpmd("af_xdp"))),
+        new("DPDK testpmd, af_packet", Way::OnPacketSockets(testpmd("af_packet", PAST_QDISC))),
+        new(
+            "DPDK testpmd, af_packet, large rings",
+            Way::OnPacketSockets(testpmd("af_packet", &format!("{PAST_QDISC},{LARGE_RINGS}"))),
+        ),
+        new("DPDK testpmd, af_xdp", Way::OnXdpSockets(testpmd("af_xdp", ""))),
         new(
             "netsniff-ng",
             Way::OnPacketSockets(process(
@@ -94,6 +103,11 @@ pub(crate) fn contenders() -> Vec<Contender> {
 impl Contender {
     pub(crate) fn is_ours(&self) -> bool {
         self.name.starts_with("wirecap")
+    }
+
+    /// Whether it is another program in user space.
+    pub(crate) fn is_rival(&self) -> bool {
+        !self.is_ours() && matches!(self.way, Way::OnXdpSockets(_) | Way::OnPacketSockets(_))
     }
 
     /// The missing program or driver, if it cannot run.
