@@ -4,11 +4,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench bench-check instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
+.PHONY: help build archive archive-test demo performance picture test clients check bench bench-check mutants fuzz-check instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
-WIRECAP := target/release/wirecap
+# Cargo's directory, also if the environment names another one.
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+WIRECAP := $(TARGET)/release/wirecap
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
@@ -40,6 +42,11 @@ archive-test: deps-build ## Format, lints and tests of wirecap-archive; CI does 
 
 demo: build deps-demo ## Sends, captures and accounts for packets between two temporary namespaces
 	$(SUDO) $(WIRECAP) demo
+
+# Without cargo-fuzz: the sanitizers of a fuzzing build are not needed to see that the targets compile.
+fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain only to run.
+	@.ci/need g++:g++
+	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
 	cargo test --workspace --locked
@@ -90,7 +97,7 @@ race: deps-test ## The engine's and the drop-in's tests under ThreadSanitizer, w
 	RUSTFLAGS=-Zsanitizer=thread WIRECAP_NO_SKIP=1 .ci/at-least 300 cargo +nightly test -Zbuild-std --locked --no-fail-fast \
 	  --target x86_64-unknown-linux-gnu --target-dir target/race -p wirecap -p wirecap-pcap --lib --tests
 
-check: deps-build ## Format, lints and documentation, warnings denied
+check: deps-build fuzz-check ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
@@ -107,6 +114,14 @@ bench-check: build deps-bench ## Measures on an idle machine, and fails if a goa
 	cargo bench --locked -p wirecap-cli --bench live -- --check || failed+=" live"; \
 	cargo bench --locked -p wirecap-pcap --bench pcap_loop -- --check || failed+=" pcap_loop"; \
 	[ -z "$$failed" ] || { echo "goals missed or void:$$failed" >&2; exit 1; }
+
+CARGO_MUTANTS := target/tools/bin/cargo-mutants
+$(CARGO_MUTANTS):
+	cargo install --locked --root target/tools cargo-mutants@27.1.0
+
+# MUTANTS=N: how many; MUTANTS_SEED=N: another sample. Results are in target/mutants.
+mutants: deps-build $(CARGO_MUTANTS) ## Changes the code in 120 places, one at a time, and lists changes that no unit test finds: 90 minutes
+	.ci/mutants $${MUTANTS:-120} $${MUTANTS_SEED:-21}
 
 soak: deps-test ## Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
@@ -127,7 +142,7 @@ lab: build deps-lab ## Runs the lab on this machine, with wirecap and the common
 VM := crates/wirecap-nics/vm/run
 nics: build pcap deps-vm ## Tests the engine with the drivers of NICs that a virtual machine emulates: minutes
 	cargo build --release --locked -p wirecap-nics
-	$(VM) target/release/wirecap-nics $(CHECKS)
+	$(VM) $(TARGET)/release/wirecap-nics $(CHECKS)
 
 confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor profile, in the virtual machine
 	$(SUDO) rm -rf target/confined
@@ -136,7 +151,7 @@ confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor p
 
 nics-core: build deps-vm # The part of nics that CI runs
 	cargo build --release --locked -p wirecap-nics
-	$(VM) target/release/wirecap-nics --core
+	$(VM) $(TARGET)/release/wirecap-nics --core
 
 vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')
@@ -200,13 +215,13 @@ PCAP_NAMES := libpcap.so.0.8 libpcap.so
 # The libpcap soname in this system's programs. Debian and Ubuntu: libpcap.so.0.8; Fedora, Arch, SUSE and
 # upstream: libpcap.so.1. It is detected, or set by `make pcap PCAP_SONAME=libpcap.so.1`.
 PCAP_SONAME ?= $(shell .ci/pcap-soname)
-PCAP_LIBRARY ?= target/release/libwirecap_pcap.so
+PCAP_LIBRARY ?= $(TARGET)/release/libwirecap_pcap.so
 pcap: deps-build ## The libpcap drop-in, in target/release/pcap, and the command that runs programs on it
 	WIRECAP_PCAP_SONAME=$(PCAP_SONAME) cargo build --release --locked -p wirecap-pcap
-	install -Dm644 $(PCAP_LIBRARY) target/release/pcap/libpcap.so.1
-	for name in $(PCAP_NAMES); do ln -sf libpcap.so.1 target/release/pcap/$$name; done
-	sed 's|@LIBRARIES@|$(CURDIR)/target/release/pcap|' crates/wirecap-pcap/wirecap-pcap > target/release/wirecap-pcap
-	chmod +x target/release/wirecap-pcap
+	install -Dm644 $(PCAP_LIBRARY) $(TARGET)/release/pcap/libpcap.so.1
+	for name in $(PCAP_NAMES); do ln -sf libpcap.so.1 $(TARGET)/release/pcap/$$name; done
+	sed 's|@LIBRARIES@|$(abspath $(TARGET))/release/pcap|' crates/wirecap-pcap/wirecap-pcap > $(TARGET)/release/wirecap-pcap
+	chmod +x $(TARGET)/release/wirecap-pcap
 
 PCAP_FOLDER := $(LIBDIR)/wirecap
 PCAP_PATH := $(SYSCONFDIR)/ld.so.conf.d/000-wirecap.conf
@@ -244,7 +259,7 @@ uninstall-pcap: ## Undoes install-pcap and install-pcap-system
 c: deps-build ## The library of wirecap.h, in target/release
 	cargo build --release --locked -p wirecap-c
 
-C_LIBRARY ?= target/release/libwirecap_c.so
+C_LIBRARY ?= $(TARGET)/release/libwirecap_c.so
 C_STATIC ?= $(C_LIBRARY:.so=.a)
 C_SONAME := libwirecap.so.0
 C_FILES := $(LIBDIR)/libwirecap.so.$(VERSION) $(LIBDIR)/$(C_SONAME) $(LIBDIR)/libwirecap.so $(LIBDIR)/libwirecap.a \
