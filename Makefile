@@ -45,6 +45,7 @@ demo: build deps-demo ## Sends, captures and accounts for packets between two te
 
 # Without cargo-fuzz: the sanitizers of a fuzzing build are not needed to see that the targets compile.
 fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain only to run.
+	@.ci/need g++:g++
 	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 test: deps-test ## All tests, on real veth pairs where a kernel is needed
