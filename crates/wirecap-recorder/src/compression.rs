@@ -31,6 +31,15 @@ impl Compression {
             _ => Self::None,
         }
     }
+
+    /// The bytes with which each frame begins. A gzip member has no name and no time here.
+    pub(crate) fn frame_head(self) -> &'static [u8] {
+        match self {
+            Self::None => unreachable!("without compression there are no frames"),
+            Self::Gzip => &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0],
+            Self::Zstandard => &[0x28, 0xb5, 0x2f, 0xfd],
+        }
+    }
 }
 
 /// The format selected by a file name's extension, ignoring that of the compression: pcap for `.pcap`,
@@ -204,8 +213,8 @@ pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<
     Ok((whole > 0).then(|| (whole, table.end())))
 }
 
-/// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if no complete frame is
-/// left.
+/// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if the rest does not begin with a
+/// complete frame.
 fn next_frame(
     file: &mut BufReader<&File>,
     compression: Compression,
@@ -217,14 +226,15 @@ fn next_frame(
     let read = match compression {
         Compression::None => return Ok(None),
         Compression::Gzip => flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes),
-        Compression::Zstandard => match zstd::Decoder::with_buffer(&mut *file) {
-            Ok(decoder) => decoder.single_frame().take(limit).read_to_end(bytes),
-            Err(error) => Err(error),
-        },
+        Compression::Zstandard => {
+            zstd::Decoder::with_buffer(&mut *file)?.single_frame().take(limit).read_to_end(bytes)
+        }
     };
     let end = file.stream_position()?;
     match read {
         Ok(count) if count > 0 && count < FRAME_BYTES_MAX => Ok(Some((end - begin) as usize)),
+        // Not the decompressor's.
+        Err(error) if error.raw_os_error().is_some() => Err(error),
         _ => Ok(None),
     }
 }

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
 use rustix::io::Errno;
-use wirecap_savefile::{ReadError, Reader, is_planted};
+use wirecap_savefile::{Format, ReadError, Reader, is_planted};
 
 use crate::compression::{Compression, whole_frames};
 use crate::names::Pattern;
@@ -132,32 +132,93 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
 /// savefile: packets may follow other damage, so such a file remains unchanged.
 fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
     let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
+    let format = reader.format();
     loop {
         let before = reader.offset();
-        let (end, is_damaged) = match reader.next_record() {
+        let (end, is_tail) = match reader.next_record() {
             // A pcap file of zeros is one of empty packets.
-            Ok(Some(record)) if record.wire_len > 0 => continue,
-            Ok(Some(_)) if !is_zero_from(file, before)? => continue,
-            Ok(Some(_)) => (before, false),
+            Ok(Some(record)) if record.wire_len > 0 || format == Format::Pcapng => continue,
+            Ok(Some(_)) => (before, is_zero_from(file, before)?),
             Ok(None) => return Ok(true),
-            Err(ReadError::Truncated { .. }) => (reader.offset(), false),
-            Err(ReadError::Malformed { .. }) => (reader.offset(), true),
+            Err(ReadError::Truncated { .. }) => {
+                (reader.offset(), is_unfinished(file, reader.offset(), format)?)
+            }
+            Err(ReadError::Malformed { .. }) => {
+                let block = if format == Format::Pcapng { block_len(file, reader.offset())? } else { 0 };
+                (reader.offset(), is_zero_from(file, reader.offset() + block)?)
+            }
             Err(_) => return Ok(false),
         };
-        if is_damaged && !is_zero_from(file, end + block_len(file, end)?)? {
-            return Ok(false);
+        if is_tail {
+            file.set_len(end)?;
         }
-        file.set_len(end)?;
-        return Ok(true);
+        return Ok(is_tail);
     }
 }
 
-/// The length of the pcapng block at `offset`, of which only the beginning may have been written; 0 if there is none.
+/// Lengths in the head of a pcap packet or of a pcapng block.
+#[derive(Debug)]
+struct Head([u8; HEAD_LEN]);
+
+/// Of an enhanced packet block up to the captured length. A pcap packet has 16 bytes.
+const HEAD_LEN: usize = 24;
+/// The type of an enhanced packet block, and its bytes other than data, padding and options.
+const PACKET_BLOCK: u32 = 6;
+const PACKET_BLOCK_LEN: u32 = 32;
+/// The longest options of a packet block, and the longest other block, that the recorder writes.
+const OPTIONS_LEN_MAX: u32 = 1 << 10;
+
+impl Head {
+    /// The recorder writes little-endian files.
+    fn word(&self, at: usize) -> u32 {
+        u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    /// Whether the recorder writes such a head.
+    fn is_ours(&self, format: Format) -> bool {
+        match format {
+            Format::Pcap => self.word(8) <= self.word(12),
+            Format::Pcapng if self.word(0) == PACKET_BLOCK => self
+                .word(20)
+                .checked_next_multiple_of(4)
+                .and_then(|data| self.word(4).checked_sub(data)?.checked_sub(PACKET_BLOCK_LEN))
+                .is_some_and(|options| options <= OPTIONS_LEN_MAX),
+            Format::Pcapng => self.word(4) <= BLOCK_LEN_MAX,
+        }
+    }
+}
+
+/// Whether the packet or block at `offset`, which extends beyond the end of the file, is one that the process had not
+/// finished: its head is not complete either, or is one that the recorder writes. Otherwise its length is damaged, and
+/// packets follow.
+fn is_unfinished(file: &File, offset: u64, format: Format) -> io::Result<bool> {
+    let mut head = Head([0; HEAD_LEN]);
+    let needed = if format == Format::Pcap { 16 } else { HEAD_LEN };
+    let read = read_up_to(file, &mut head.0[..needed], offset)?;
+    Ok(read < needed || head.is_ours(format))
+}
+
+/// The length of the pcapng block at `offset`, of which only the beginning may have been written; 0 if there is none in
+/// the file.
 fn block_len(file: &File, offset: u64) -> io::Result<u64> {
     let mut head = [0; 8];
-    let read = file.read_at(&mut head, offset)?;
+    let read = read_up_to(file, &mut head, offset)?;
     let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-    Ok(if read == head.len() && len <= BLOCK_LEN_MAX { len.into() } else { 0 })
+    let is_here =
+        read == head.len() && len <= BLOCK_LEN_MAX && offset + u64::from(len) <= file.metadata()?.len();
+    Ok(if is_here { len.into() } else { 0 })
+}
+
+/// Fills the buffer, or reads to the end of the file.
+fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
 }
 
 /// Whether the file contains only zeros from `offset` on.
@@ -172,14 +233,34 @@ fn is_zero_from(file: &File, mut offset: u64) -> io::Result<bool> {
     }
 }
 
-/// The same for a compressed file; each frame contains whole packets.
+/// The same for a compressed file; each frame contains whole packets. A frame that begins after the first one that cannot
+/// be decompressed may contain packets.
 fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool> {
     let Some((bytes, end)) = whole_frames(file, compression)? else { return Ok(false) };
+    if contains_after(file, bytes + 1, compression.frame_head())? {
+        return Ok(false);
+    }
     file.set_len(bytes)?;
     let mut file = file;
     file.seek(SeekFrom::Start(bytes))?;
     file.write_all(&end)?;
     Ok(true)
+}
+
+/// Whether these bytes occur in the file after `offset`.
+fn contains_after(file: &File, mut offset: u64, bytes: &[u8]) -> io::Result<bool> {
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let read = read_up_to(file, &mut buffer, offset)?;
+        if buffer[..read].windows(bytes.len()).any(|window| window == bytes) {
+            return Ok(true);
+        }
+        if read < buffer.len() {
+            return Ok(false);
+        }
+        // They may begin in this part and end in the next one.
+        offset += (read - bytes.len() + 1) as u64;
+    }
 }
 
 /// Number of suffixes tried in order, before random ones, which other users cannot predict.
@@ -278,5 +359,72 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
     match File::open(directory)?.sync_all() {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use wirecap_savefile::Sink;
+
+    use super::*;
+    use crate::compression::CompressedSink;
+
+    /// A compressed file of six frames, and the offsets at which they end.
+    fn six_frames(compression: Compression, directory: &Path) -> (Vec<u8>, Vec<usize>) {
+        let path = directory.join("frames");
+        let mut sink =
+            CompressedSink::new(File::create(&path).unwrap(), "frames".into(), compression).unwrap();
+        let mut ends = Vec::new();
+        let mut state = 1_u64;
+        for _ in 0..6 {
+            let page: Vec<u8> = std::iter::repeat_with(|| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            })
+            .take(20_000)
+            .collect();
+            sink.append(&page).unwrap();
+            ends.push(fs::metadata(&path).unwrap().len() as usize);
+        }
+        let mut bytes = Vec::new();
+        File::open(&path).unwrap().read_to_end(&mut bytes).unwrap();
+        (bytes, ends)
+    }
+
+    #[test]
+    fn a_compressed_file_loses_only_an_unfinished_frame_at_its_end() {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+            let directory = tempfile::tempdir().unwrap();
+            let (bytes, ends) = six_frames(compression, directory.path());
+            for zeros in [0, 9000] {
+                let part = directory.path().join(format!("t.pcapng.{extension}.part"));
+                let torn = [&bytes[..ends[4] + 5000], &vec![0; zeros][..]].concat();
+                fs::write(&part, torn).unwrap();
+                let complete = salvage(&part).unwrap().expect("a file with frames");
+                assert!(complete != part, "{extension}: it is complete");
+                assert!(fs::read(&complete).unwrap().starts_with(&bytes[..ends[4]]), "{extension}");
+                fs::remove_file(complete).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_compressed_file_with_damage_before_whole_frames_keeps_its_contents() {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+            let directory = tempfile::tempdir().unwrap();
+            let (bytes, ends) = six_frames(compression, directory.path());
+            for fill in [0, 0xff] {
+                for hole in [ends[1]..ends[1] + 4000, ends[1] + 4000..ends[1] + 8000, ends[1]..ends[2]] {
+                    let mut damaged = bytes.clone();
+                    damaged[hole.clone()].fill(fill);
+                    let part = directory.path().join(format!("t.pcapng.{extension}.part"));
+                    fs::write(&part, &damaged).unwrap();
+                    assert_eq!(salvage(&part).unwrap().as_ref(), Some(&part), "{extension} {fill} {hole:?}");
+                    assert!(fs::read(&part).unwrap() == damaged, "{extension} {fill} {hole:?}");
+                }
+            }
+        }
     }
 }

@@ -381,14 +381,36 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
         for file in fs::read_dir(folder.path()).unwrap() {
             fs::remove_file(file.unwrap().path()).unwrap();
         }
-        // Damage with packets after it.
-        let mut damaged = bytes.clone();
+        // Damage with packets after it: at each place of a packet, with values that are no lengths, with lengths beyond
+        // the end of the file, and with zeros.
         let packet = bytes.len() / 2;
-        damaged[packet - 64..packet + 64].fill(0xff);
-        fs::write(&part, &damaged).unwrap();
-        begin().finish(Vec::new()).unwrap();
-        assert_eq!(fs::read(&part).unwrap(), damaged, "{extension}");
-        assert!(!complete.exists(), "{extension}");
+        for begin_at in (packet - 160..packet).step_by(4) {
+            for (fill, len) in [
+                (&[0xff][..], 128),
+                (&[0][..], 128),
+                (&[0, 0x20, 0, 0][..], 4),
+                (&[0, 2, 1, 0, 0, 1, 1, 0][..], 8),
+            ] {
+                let mut damaged = bytes.clone();
+                damaged[begin_at..begin_at + len]
+                    .iter_mut()
+                    .zip(fill.iter().cycle())
+                    .for_each(|(byte, new)| *byte = *new);
+                fs::write(&part, &damaged).unwrap();
+                begin().finish(Vec::new()).unwrap();
+                let what = format!("{extension}: {len} bytes of {fill:x?} at {begin_at}");
+                // Damage of a packet's data or times does not show.
+                if complete.exists() {
+                    assert_eq!(fs::read(&complete).unwrap(), damaged, "{what}");
+                    fs::remove_file(&complete).unwrap();
+                } else {
+                    assert_eq!(fs::read(&part).unwrap(), damaged, "{what}");
+                }
+                for file in fs::read_dir(folder.path()).unwrap() {
+                    fs::remove_file(file.unwrap().path()).unwrap();
+                }
+            }
+        }
     }
 }
 
