@@ -219,6 +219,9 @@ pub(crate) mod tests {
         lines
     }
 
+    /// Marks a quoted word, which may be empty.
+    const QUOTED: char = '\0';
+
     /// The words of each command of a pipe, without a comment at the end.
     fn words(line: &str) -> Vec<Vec<String>> {
         let mut commands = vec![vec![String::new()]];
@@ -227,7 +230,10 @@ pub(crate) mod tests {
             let command = commands.last_mut().expect("there is one");
             match (quote, char) {
                 (Some(end), char) if char == end => quote = None,
-                (None, '\'' | '"') => quote = Some(char),
+                (None, '\'' | '"') => {
+                    quote = Some(char);
+                    command.last_mut().expect("there is one").push(QUOTED);
+                }
                 (None, '|') => commands.push(vec![String::new()]),
                 (None, '#') if command.last().is_some_and(String::is_empty) => break,
                 (None, ' ') if command.last().is_some_and(String::is_empty) => {}
@@ -237,6 +243,7 @@ pub(crate) mod tests {
         }
         for command in &mut commands {
             command.retain(|word| !word.is_empty());
+            command.iter_mut().for_each(|word| word.retain(|char| char != QUOTED));
         }
         commands.retain(|command| !command.is_empty());
         commands
@@ -246,6 +253,7 @@ pub(crate) mod tests {
     fn a_line_is_divided_into_commands_and_words() {
         let of = |line| words(line).into_iter().map(|words| words.join("+")).collect::<Vec<_>>();
         assert_eq!(of("wirecap x -i 'a b' \"c 'd'\"  # e"), ["wirecap+x+-i+a b+c 'd'"]);
+        assert_eq!(of("wirecap x ''"), ["wirecap+x+"]);
         assert_eq!(of("wirecap x | wirecap show -r -"), ["wirecap+x", "wirecap+show+-r+-"]);
     }
 
