@@ -203,7 +203,9 @@ fn an_interface_that_wirecap_captures_from_is_listed_with_the_process() {
     let bed = Bed::new(2);
     let running = bed.capture(&["count", "-i", "a1@0", "-R", "16"]);
     let listed = bed.run(Command::new(WIRECAP).arg("devices"));
+    // Long lines are broken between words.
     let text = String::from_utf8(listed.stdout).unwrap();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let pid = running.id();
     assert!(text.contains(&format!("captured by process {pid} (wirecap): queue 0")), "{text}");
     assert!(text.contains("free for xdp: a1@1"), "{text}");
