@@ -2,6 +2,7 @@
 //! tcpdump and tshark.
 
 mod bad_input;
+mod cluster;
 mod find;
 mod memory;
 mod questions;
