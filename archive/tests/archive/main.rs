@@ -4,6 +4,7 @@
 mod bad_input;
 mod cluster;
 mod find;
+mod large;
 mod memory;
 mod questions;
 mod recordings;
