@@ -35,7 +35,7 @@ archive: deps-build ## The wirecap-archive command, in archive/target/release: S
 	cargo build --release --locked --manifest-path archive/Cargo.toml
 
 archive-test: deps-build ## Format, lints and tests of wirecap-archive; CI does not run it yet
-	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux
+	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux zstd:zstd
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
 	cargo test --locked --manifest-path archive/Cargo.toml

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 /// Letters of a name; nothing else in the directory is counted or removed.
 const NAME_LETTERS: usize = 64;
 
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct CacheOptions {
     /// The directory for copies of indexes in object storage [default: $XDG_CACHE_HOME/wirecap/index]
     #[arg(long, value_name = "DIR")]

@@ -13,6 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use wirecap_index::{Flow, Headers, Index, Packet, Row};
 use wirecap_savefile::{Direction, LinkType};
 
+use crate::scan::Rows;
 use crate::segment::Segment;
 
 /// A time in nanoseconds since 1970, UTC.
@@ -196,39 +197,6 @@ impl Lines {
         Self { schema, lines: Vec::new(), data, names: Vec::new() }
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.lines.len()
-    }
-
-    /// Bytes of the packets that are held.
-    pub(crate) fn data_bytes(&self) -> usize {
-        self.data.as_ref().map_or(0, |(bytes, _)| bytes.len())
-    }
-
-    pub(crate) fn push(&mut self, packet: &Packet<'_>) {
-        let (record, interface) = (&packet.record, packet.interface);
-        let macs = (interface.link_type == LinkType::ETHERNET)
-            .then(|| Some((*record.data.get(6..)?.first_chunk()?, *record.data.first_chunk()?)))
-            .flatten();
-        let interface_name = interface.name.as_deref().and_then(|name| self.name(record.interface, name));
-        self.lines.push(Line {
-            nanos: packet.nanos,
-            number: packet.number,
-            interface: record.interface,
-            interface_name,
-            queue: record.queue,
-            direction: record.direction,
-            length: record.wire_len,
-            captured: record.data.len() as u32,
-            macs,
-            headers: Headers::of(interface.link_type, record.data),
-        });
-        if let Some((bytes, ends)) = &mut self.data {
-            bytes.extend_from_slice(record.data);
-            ends.push(bytes.len());
-        }
-    }
-
     /// The name as indexes have it: one line, not empty.
     fn name(&mut self, number: u32, name: &str) -> Option<Arc<str>> {
         if name.is_empty() {
@@ -244,17 +212,6 @@ impl Lines {
         let text: Arc<str> = name.replace(char::is_control, " ").into();
         self.names[place] = Some(Arc::clone(&text));
         Some(text)
-    }
-
-    /// The packets as columns; none are left.
-    pub(crate) fn take(&mut self, segment: &Segment) -> Vec<ArrayRef> {
-        let columns = self.schema.fields().iter().map(|field| self.column(field.name(), segment)).collect();
-        self.lines.clear();
-        if let Some((bytes, ends)) = &mut self.data {
-            bytes.clear();
-            ends.clear();
-        }
-        columns
     }
 
     fn column(&self, name: &str, segment: &Segment) -> ArrayRef {
@@ -294,5 +251,49 @@ impl Lines {
             name => of_flow(name, self.lines.iter().map(|line| Some(&line.headers.flow)))
                 .expect("the schema has no other column"),
         }
+    }
+}
+
+impl Rows for Lines {
+    fn push(&mut self, packet: &Packet<'_>) {
+        let (record, interface) = (&packet.record, packet.interface);
+        let macs = (interface.link_type == LinkType::ETHERNET)
+            .then(|| Some((*record.data.get(6..)?.first_chunk()?, *record.data.first_chunk()?)))
+            .flatten();
+        let interface_name = interface.name.as_deref().and_then(|name| self.name(record.interface, name));
+        self.lines.push(Line {
+            nanos: packet.nanos,
+            number: packet.number,
+            interface: record.interface,
+            interface_name,
+            queue: record.queue,
+            direction: record.direction,
+            length: record.wire_len,
+            captured: record.data.len() as u32,
+            macs,
+            headers: Headers::of(interface.link_type, record.data),
+        });
+        if let Some((bytes, ends)) = &mut self.data {
+            bytes.extend_from_slice(record.data);
+            ends.push(bytes.len());
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.lines.len()
+    }
+
+    fn data_bytes(&self) -> usize {
+        self.data.as_ref().map_or(0, |(bytes, _)| bytes.len())
+    }
+
+    fn take(&mut self, segment: &Segment) -> Vec<ArrayRef> {
+        let columns = self.schema.fields().iter().map(|field| self.column(field.name(), segment)).collect();
+        self.lines.clear();
+        if let Some((bytes, ends)) = &mut self.data {
+            bytes.clear();
+            ends.clear();
+        }
+        columns
     }
 }

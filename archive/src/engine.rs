@@ -4,18 +4,24 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::Arc;
 
+use ballista_core::config::BALLISTA_CLIENT_PULL;
+use ballista_core::extension::{SessionConfigExt, SessionStateExt};
 use datafusion::common::Result;
-use datafusion::execution::SessionStateBuilder;
+use datafusion::common::format::ExplainFormat;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::ScalarUDF;
 use datafusion::optimizer::Analyzer;
 use datafusion::prelude::{SessionConfig, SessionContext};
 
+use crate::cluster::MESSAGE_BYTES_MAX;
+use crate::codec::LogicalCodec;
 use crate::location::Listing;
 use crate::pcap_filter::{AddColumns, PcapFilter};
-use crate::table::{ArchiveTable, Kind};
+use crate::search::Wanted;
+use crate::table::{ArchiveTable, Kind, Planner};
 use crate::watch::Watch;
 
 /// Rows of a batch at most; DataFusion's default.
@@ -34,8 +40,16 @@ pub(crate) struct Limits<'a> {
     pub(crate) spill_directory: Option<&'a Path>,
 }
 
-/// A session with the tables `flows` and `packets`.
-pub(crate) fn session(listing: &Listing, limits: &Limits<'_>, watch: &Arc<Watch>) -> Result<SessionContext> {
+/// Rows of a batch on a cluster at most: an executor holds and sends batches of full frames.
+const CLUSTER_BATCH_ROWS: usize = 1024;
+
+/// A session with the tables `flows` and `packets`, whose queries run here.
+pub(crate) fn session(
+    archive: &str,
+    listing: &Listing,
+    limits: &Limits<'_>,
+    watch: &Arc<Watch>,
+) -> Result<SessionContext> {
     let memory = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
     // A sort holds several batches per thread when it merges spilled data, and reserves memory for them that no other part
     // may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
@@ -45,7 +59,7 @@ pub(crate) fn session(listing: &Listing, limits: &Limits<'_>, watch: &Arc<Watch>
         .with_batch_size((share / ROW_BYTES).clamp(64, BATCH_ROWS))
         .with_sort_spill_reservation_bytes(share.min(10 << 20))
         .with_information_schema(true);
-    config.options_mut().explain.format = datafusion::common::format::ExplainFormat::Indent;
+    config.options_mut().explain.format = ExplainFormat::Indent;
     let pool = TrackConsumersPool::new(FairSpillPool::new(memory), LISTED);
     let mode = match limits.spill_directory {
         Some(directory) => DiskManagerMode::Directories(vec![directory.to_owned()]),
@@ -55,19 +69,46 @@ pub(crate) fn session(listing: &Listing, limits: &Limits<'_>, watch: &Arc<Watch>
         .with_memory_pool(Arc::new(pool))
         .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
         .build_arc()?;
+    let state = builder(config).with_runtime_env(runtime).build();
+    with_tables(state, archive, &Planner::Here(listing.clone(), Arc::clone(watch)))
+}
+
+/// A session with the tables `flows` and `packets`, and with those of `find`, whose queries run on a cluster in `parts` parts.
+pub(crate) fn on_cluster(
+    scheduler: &str,
+    archive: &str,
+    wanted: &Wanted,
+    parts: usize,
+) -> Result<SessionContext> {
+    let mut config = SessionConfig::new_with_ballista()
+        .with_target_partitions(parts)
+        .with_batch_size(CLUSTER_BATCH_ROWS)
+        .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES_MAX)
+        .with_ballista_logical_extension_codec(Arc::new(LogicalCodec::default()))
+        // So that the name of the job, which cancels it, is known before it runs.
+        .set_bool(BALLISTA_CLIENT_PULL, true);
+    config.options_mut().explain.format = ExplainFormat::Indent;
+    let state = builder(config).build().upgrade_for_ballista(scheduler.to_owned())?;
+    let context = with_tables(state, archive, &Planner::Cluster)?;
+    for (name, kind) in [("found", Kind::Found), ("candidates", Kind::Candidates)] {
+        let table = ArchiveTable::new(kind, archive, wanted.clone(), Planner::Cluster);
+        context.register_table(name, Arc::new(table))?;
+    }
+    Ok(context)
+}
+
+fn builder(config: SessionConfig) -> SessionStateBuilder {
     let mut rules = Analyzer::new().rules;
     rules.insert(0, Arc::new(AddColumns));
-    let state = SessionStateBuilder::new()
-        .with_config(config)
-        .with_runtime_env(runtime)
-        .with_default_features()
-        .with_analyzer_rules(rules)
-        .build();
+    SessionStateBuilder::new().with_config(config).with_default_features().with_analyzer_rules(rules)
+}
+
+fn with_tables(state: SessionState, archive: &str, planner: &Planner) -> Result<SessionContext> {
     let context = SessionContext::new_with_state(state);
     context.register_udf(ScalarUDF::from(PcapFilter::new()));
     for (name, kind) in [("flows", Kind::Flows), ("packets", Kind::Packets)] {
-        context
-            .register_table(name, Arc::new(ArchiveTable::new(kind, listing.clone(), Arc::clone(watch))))?;
+        let table = ArchiveTable::new(kind, archive, Wanted::default(), planner.clone());
+        context.register_table(name, Arc::new(table))?;
     }
     Ok(context)
 }

@@ -50,6 +50,7 @@ impl From<DataFusionError> for Failure {
             DataFusionError::SQL(..) | DataFusionError::Plan(_) | DataFusionError::SchemaError(..) => {
                 Self::Usage(error.strip_backtrace())
             }
+            DataFusionError::Execution(reason) => Self::Failed(reason.clone().into()),
             _ => Self::Failed(error.strip_backtrace().into()),
         }
     }

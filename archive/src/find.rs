@@ -1,13 +1,18 @@
 //! `wirecap archive find`: finds packets in an archive, in order of time, as `wirecap find` does in directories.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::Int64Type;
 use clap::Args;
-use wirecap_index::{Between, Note, Outcome, Plan};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::prelude::SessionContext;
+use futures::{StreamExt, TryStreamExt};
+use wirecap_index::{Between, Extract, Note, Outcome, Plan};
 use wirecap_recorder::{CompressedSink, Compression, format_of};
 use wirecap_savefile::{Format, Section, Sink, StreamSink, Writer};
 use wirecap_units::clock;
@@ -15,7 +20,10 @@ use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size::{grouped, human_bytes};
 
 use crate::cache::CacheOptions;
+use crate::cluster::{Cluster, ClusterOptions, Connection, PARTS, Report};
+use crate::engine;
 use crate::failure::Failure;
+use crate::found::{self, Savefile};
 use crate::location::{Archive, Listing};
 use crate::output;
 use crate::pcap_filter;
@@ -29,7 +37,8 @@ use crate::watch::Watch;
 #[command(after_long_help = "Examples:
   wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3 and tcp port 443
   wirecap archive find -a /data --flow 10.1.2.3.443:10.9.9.9 | wirecap show -r - -nn
-  wirecap archive find -a /data --count udp port 53")]
+  wirecap archive find -a /data --count udp port 53
+  wirecap archive find --cluster http://lab:50050 -a s3://bucket/packets host 10.1.2.3 -w found.pcapng")]
 pub(crate) struct Arguments {
     /// The filter, see pcap-filter(7); without one all packets match
     #[arg(value_name = "FILTER")]
@@ -76,6 +85,9 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     cache: CacheOptions,
+
+    #[command(flatten)]
+    cluster: ClusterOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -101,6 +113,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     });
     let begun = Instant::now();
+    if let Some(cluster) = &arguments.cluster.cluster {
+        let outcome = runtime.block_on(on_cluster(arguments, cluster, &wanted, &watch, begun));
+        let ended = watch.end();
+        runtime.shutdown_background();
+        return outcome.and(ended);
+    }
     let listing =
         runtime.block_on(async { Archive::open(&arguments.archive)?.list(&arguments.cache).await })?;
     if listing.segments.is_empty() {
@@ -113,6 +131,38 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match is_interrupted.load(Ordering::Acquire) {
         true => Err(Failure::Failed("interrupted".into())),
         false => outcome.and(ended),
+    }
+}
+
+/// The savefile that is written.
+enum Output {
+    Plain(Writer<StreamSink<Box<dyn Write + Send>>>),
+    Compressed(Writer<CompressedSink>),
+}
+
+impl Output {
+    fn open(arguments: &Arguments) -> Result<Self, Failure> {
+        let section = Section {
+            application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
+            ..Section::default()
+        };
+        if is_standard_output(&arguments.write) {
+            let output: Box<dyn Write + Send> = Box::new(io::stdout());
+            let sink = StreamSink::new(output, "standard output");
+            return Ok(Self::Plain(Writer::new(sink, Format::Pcapng, &section)));
+        }
+        let file = output::create(&arguments.write, arguments.force)?;
+        let name = arguments.write.display().to_string();
+        let format = format_of(&arguments.write);
+        Ok(match Compression::of(&arguments.write) {
+            Compression::None => {
+                let output: Box<dyn Write + Send> = Box::new(file);
+                Self::Plain(Writer::new(StreamSink::new(output, name), format, &section))
+            }
+            compression => {
+                Self::Compressed(Writer::new(CompressedSink::new(file, name, compression)?, format, &section))
+            }
+        })
     }
 }
 
@@ -151,16 +201,9 @@ impl Search {
             self.report(&outcome);
             return Ok(());
         }
-        if is_standard_output(&arguments.write) {
-            let sink = StreamSink::new(io::stdout(), "standard output");
-            return self.write(wanted, sink, Format::Pcapng);
-        }
-        let file = output::create(&arguments.write, arguments.force)?;
-        let name = arguments.write.display().to_string();
-        let format = format_of(&arguments.write);
-        match Compression::of(&arguments.write) {
-            Compression::None => self.write(wanted, StreamSink::new(file, name), format),
-            compression => self.write(wanted, CompressedSink::new(file, name, compression)?, format),
+        match Output::open(arguments)? {
+            Output::Plain(writer) => self.write(wanted, writer),
+            Output::Compressed(writer) => self.write(wanted, writer),
         }
     }
 
@@ -177,13 +220,8 @@ impl Search {
         }
     }
 
-    fn write<S: Sink>(self, wanted: &Wanted, sink: S, format: Format) -> Result<(), Failure> {
-        let section = Section {
-            application: Some(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned()),
-            ..Section::default()
-        };
+    fn write<S: Sink>(self, wanted: &Wanted, writer: Writer<S>) -> Result<(), Failure> {
         let (storage, mut query) = (&*self.listing.storage, wanted.query());
-        let writer = Writer::new(sink, format, &section);
         let outcome = self.plan.extract::<S, Failure>(storage, &mut query, &mut self.note(), writer)?;
         // Without one, the reader of standard output has seen enough.
         if let Some(outcome) = outcome {
@@ -200,13 +238,112 @@ impl Search {
     }
 
     fn report(&self, outcome: &Outcome) {
-        self.watch.announce(&format!(
-            "found {} packets in {} of {} segments: read {} in {:.1} s",
-            grouped(outcome.packets),
-            self.plan.candidates().count(),
-            self.all,
-            human_bytes(outcome.read_bytes + self.plan.scanned_bytes),
-            self.begun.elapsed().as_secs_f64(),
-        ));
+        let segments = (self.plan.candidates().count() as u64, self.all as u64);
+        let read_bytes = outcome.read_bytes + self.plan.scanned_bytes;
+        announce(&self.watch, outcome.packets, segments, read_bytes, self.begun);
     }
+}
+
+/// The same search on a cluster.
+async fn on_cluster(
+    arguments: &Arguments,
+    cluster: &Cluster,
+    wanted: &Wanted,
+    watch: &Watch,
+    begun: Instant,
+) -> Result<(), Failure> {
+    let archive = Archive::name_for_cluster(&arguments.archive)?;
+    let connection = Connection::open(cluster).await?;
+    let session = engine::on_cluster(connection.url(), &archive, wanted, PARTS)?;
+    let remote = Remote { connection, session, watch, begun };
+    tokio::select! {
+        outcome = remote.end(arguments) => outcome,
+        _ = tokio::signal::ctrl_c() => {
+            remote.connection.cancel().await;
+            Err(Failure::Failed("interrupted".into()))
+        }
+    }
+}
+
+struct Remote<'a> {
+    connection: Connection,
+    session: SessionContext,
+    watch: &'a Watch,
+    begun: Instant,
+}
+
+impl Remote<'_> {
+    async fn end(&self, arguments: &Arguments) -> Result<(), Failure> {
+        if arguments.list {
+            return self.list().await;
+        }
+        if arguments.count {
+            let batches: Vec<RecordBatch> =
+                self.run("SELECT count(*) FROM found").await?.try_collect().await?;
+            let count = batches.iter().find(|batch| batch.num_rows() > 0);
+            let count = count.map_or(0, |batch| batch.column(0).as_primitive::<Int64Type>().value(0));
+            output::print(count)?;
+            return self.report(count.unsigned_abs()).await;
+        }
+        match Output::open(arguments)? {
+            Output::Plain(writer) => self.write(writer).await,
+            Output::Compressed(writer) => self.write(writer).await,
+        }
+    }
+
+    async fn run(&self, statement: &str) -> Result<SendableRecordBatchStream, Failure> {
+        self.connection.run(self.session.sql(statement).await?).await
+    }
+
+    async fn write<S: Sink>(&self, writer: Writer<S>) -> Result<(), Failure> {
+        let statement = format!("SELECT * FROM found ORDER BY {}", found::ORDER.join(", "));
+        let mut stream = self.run(&statement).await?;
+        let mut savefile = Savefile::new(Extract::new(writer));
+        while let Some(batch) = stream.next().await {
+            if !savefile.write(&batch?)? {
+                // The reader of standard output has seen enough.
+                return Ok(());
+            }
+        }
+        let packets = savefile.packets;
+        savefile.end()?;
+        self.report(packets).await
+    }
+
+    async fn list(&self) -> Result<(), Failure> {
+        let stream = self.run("SELECT * FROM candidates ORDER BY place").await?;
+        let batches: Vec<RecordBatch> = stream.try_collect().await?;
+        let (mut count, mut all) = (0, 0);
+        for batch in &batches {
+            let [lines, segments, faults] = [1, 2, 3].map(|column| batch.column(column).as_string::<i32>());
+            for row in 0..batch.num_rows() {
+                if segments.is_valid(row) {
+                    self.watch.faulty_because(segments.value(row), faults.value(row).to_owned());
+                    continue;
+                }
+                all += 1;
+                if lines.is_valid(row) {
+                    count += 1;
+                    output::print(lines.value(row))?;
+                }
+            }
+        }
+        self.watch.announce(&format!("{count} of {all} segments may have matching packets"));
+        Ok(())
+    }
+
+    async fn report(&self, packets: u64) -> Result<(), Failure> {
+        let Report { read_bytes, segments: (count, all) } = self.connection.report(self.watch).await?;
+        announce(self.watch, packets, (count, all), read_bytes, self.begun);
+        Ok(())
+    }
+}
+
+fn announce(watch: &Watch, packets: u64, (count, all): (u64, u64), read_bytes: u64, begun: Instant) {
+    watch.announce(&format!(
+        "found {} packets in {count} of {all} segments: read {} in {:.1} s",
+        grouped(packets),
+        human_bytes(read_bytes),
+        begun.elapsed().as_secs_f64(),
+    ));
 }

@@ -3,18 +3,29 @@
 //! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
 //! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
 //! and only the others are read. [`upload`] copies segments from a sensor's disk to the archive.
+//!
+//! Ballista runs the same plans on several machines: a [`cluster`]'s client sends logical plans to the [`scheduler`], and that
+//! one sends the parts of physical plans to [`executor`]s. The [`codec`] makes messages of the tables and scans.
 
 mod cache;
+mod cluster;
+mod codec;
 mod columns;
 mod digest;
 mod engine;
+mod executor;
 mod failure;
 mod find;
+mod found;
 mod location;
+mod log;
+mod message;
+mod node;
 mod output;
 mod pace;
 mod pcap_filter;
 mod scan;
+mod scheduler;
 mod search;
 mod segment;
 mod sieve;
@@ -36,6 +47,7 @@ use clap::{Parser, Subcommand};
   wirecap archive sql -a s3://bucket/packets \"SELECT time, src_addr FROM packets WHERE dst_port = 53\" --format csv
   wirecap archive find -a /data --from 17:00 --to 17:30 host 10.1.2.3 -w found.pcapng
   wirecap archive upload /data -a s3://bucket/packets --sensor lab-1 --watch --remove
+  wirecap archive sql --cluster http://lab:50050 -a s3://bucket/packets 'SELECT count(*) FROM packets'
 
 Exit status: 0 done, 1 failed or a segment could not be read or uploaded completely, 2 wrong usage.")]
 struct Cli {
@@ -48,6 +60,8 @@ enum Command {
     Sql(sql::Arguments),
     Find(find::Arguments),
     Upload(upload::Arguments),
+    Scheduler(scheduler::Arguments),
+    Executor(executor::Arguments),
 }
 
 /// The command, with the arguments of this process.
@@ -57,6 +71,8 @@ pub fn main() -> ExitCode {
         Command::Sql(arguments) => sql::run(arguments),
         Command::Find(arguments) => find::run(arguments),
         Command::Upload(arguments) => upload::run(arguments),
+        Command::Scheduler(arguments) => scheduler::run(arguments),
+        Command::Executor(arguments) => executor::run(arguments),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

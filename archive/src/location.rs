@@ -12,7 +12,9 @@ use futures::stream::BoxStream;
 use futures::{StreamExt, TryStreamExt};
 use object_store::local::LocalFileSystem;
 use object_store::path::Path as Key;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, parse_url_opts};
+use object_store::{
+    GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt, ObjectStoreScheme, parse_url_opts,
+};
 use tokio::runtime::Handle;
 use url::Url;
 use wirecap_index::{Disk, Source, Storage, Table, Without, index_path, segments};
@@ -96,6 +98,34 @@ impl Archive {
         }
     }
 
+    /// The location as every machine of a cluster understands it: with an absolute path.
+    pub(crate) fn name_for_cluster(location: &str) -> Result<String, Failure> {
+        let wrong = |error: &dyn fmt::Display| Failure::Usage(format!("invalid archive {location}: {error}"));
+        if !location.contains("://") {
+            return Ok(std::path::absolute(location).map_err(|error| wrong(&error))?.display().to_string());
+        }
+        let url = Url::parse(location).map_err(|error| wrong(&error))?;
+        match ObjectStoreScheme::parse(&url) {
+            Ok(_) => Ok(location.to_owned()),
+            Err(error) => Err(wrong(&error)),
+        }
+    }
+
+    /// The store from which segments are read whose names are known, after a look at whether there is an archive.
+    pub(crate) async fn reach(&self, cache: &CacheOptions) -> Result<Arc<dyn Storage>, Failure> {
+        match &self.place {
+            Place::Directory(directory) => {
+                fs::read_dir(directory)?;
+                Ok(Arc::new(Disk))
+            }
+            Place::Objects(store, prefix) => {
+                let prefix = (!prefix.as_ref().is_empty()).then_some(prefix);
+                store.list(prefix).try_next().await?;
+                Ok(Arc::new(Objects::new(store, HashMap::new(), cache)?))
+            }
+        }
+    }
+
     /// All segments, in the order of their names. Copies of remote indexes are kept in the cache.
     pub(crate) async fn list(&self, cache: &CacheOptions) -> Result<Listing, Failure> {
         let failed = |error: &dyn fmt::Display| {
@@ -128,13 +158,7 @@ impl Archive {
                     .map(|path| Segment::new(path.clone(), path.display().to_string()[start..].to_owned()))
                     .collect();
                 segments.sort_by(|a, b| a.name.cmp(&b.name));
-                let storage = Objects {
-                    store: Arc::clone(store),
-                    objects,
-                    cache: cache.open()?,
-                    heads: Mutex::default(),
-                    runtime: Handle::current(),
-                };
+                let storage = Objects::new(store, objects, cache)?;
                 Ok(Listing { segments, storage: Arc::new(storage) })
             }
         }
@@ -170,6 +194,7 @@ fn list_directory(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), (Pat
 /// Segments in object storage.
 struct Objects {
     store: Arc<dyn ObjectStore>,
+    /// What a listing says of objects; of others the store is asked.
     objects: HashMap<PathBuf, ObjectMeta>,
     cache: Option<Cache>,
     /// The first bytes of segments, which tell their compression.
@@ -191,6 +216,32 @@ fn key(path: &Path) -> Key {
 }
 
 impl Objects {
+    fn new(
+        store: &Arc<dyn ObjectStore>,
+        objects: HashMap<PathBuf, ObjectMeta>,
+        cache: &CacheOptions,
+    ) -> Result<Self, Failure> {
+        Ok(Self {
+            store: Arc::clone(store),
+            objects,
+            cache: cache.open()?,
+            heads: Mutex::default(),
+            runtime: Handle::current(),
+        })
+    }
+
+    /// What the store knows of an object.
+    fn metadata(&self, path: &Path) -> Result<ObjectMeta, Without> {
+        match self.objects.get(path) {
+            Some(object) => Ok(object.clone()),
+            None if !self.objects.is_empty() => Err(Without::Missing),
+            None => self.runtime.block_on(self.store.head(&key(path))).map_err(|error| match error {
+                object_store::Error::NotFound { .. } => Without::Missing,
+                error => Without::Damaged(error.to_string()),
+            }),
+        }
+    }
+
     /// Fetches an index; its bytes, too.
     fn fetch(&self, index: &ObjectMeta) -> Result<(Table, Bytes), Without> {
         let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
@@ -206,22 +257,23 @@ impl Objects {
 
 impl Storage for Objects {
     fn table(&self, segment: &Path) -> Result<Table, Without> {
-        let index = self.objects.get(&index_path(segment)).ok_or(Without::Missing)?;
-        let cache = self.cache.as_ref().map(|cache| (cache, cache::name(&self.store.to_string(), index)));
+        let index = self.metadata(&index_path(segment))?;
+        let cache = self.cache.as_ref().map(|cache| (cache, cache::name(&self.store.to_string(), &index)));
         let copied = cache.as_ref().and_then(|(cache, name)| Table::open(cache.get(name)?).ok());
         let table = match copied {
             Some(table) => table,
             None => {
-                let (table, bytes) = self.fetch(index)?;
+                let (table, bytes) = self.fetch(&index)?;
                 if let Some((cache, name)) = cache {
                     cache.put(&name, &bytes);
                 }
                 table
             }
         };
-        match self.objects.get(segment).is_some_and(|object| object.size == table.segment_bytes()) {
-            true => Ok(table),
-            false => Err(Without::Stale),
+        match self.metadata(segment) {
+            Ok(object) if object.size == table.segment_bytes() => Ok(table),
+            Ok(_) | Err(Without::Missing) => Err(Without::Stale),
+            Err(without) => Err(without),
         }
     }
 

@@ -22,10 +22,12 @@ use wirecap_units::output::{is_standard_output, refuse_terminal};
 use wirecap_units::size;
 
 use crate::cache::CacheOptions;
-use crate::engine::{Limits, session};
+use crate::cluster::{ClusterOptions, Connection, PARTS};
+use crate::engine::{Limits, on_cluster, session};
 use crate::failure::Failure;
 use crate::location::Archive;
 use crate::output;
+use crate::search::Wanted;
 use crate::watch::Watch;
 
 /// Maximum number of rows in a table: its columns are as wide as the widest of these rows.
@@ -41,7 +43,8 @@ const TABLE_ROWS_MAX: usize = 100_000;
 #[command(after_long_help = "Examples:
   wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'
   wirecap archive sql -a /data \"SELECT time, src_addr, length FROM packets WHERE pcap_filter('icmp')\" --format csv
-  wirecap archive sql -a /data \"SELECT * FROM packets WHERE dst_port = 53 AND time >= '2026-11-22T17:00:00Z'\" -w dns.parquet")]
+  wirecap archive sql -a /data \"SELECT * FROM packets WHERE dst_port = 53 AND time >= '2026-11-22T17:00:00Z'\" -w dns.parquet
+  wirecap archive sql --cluster http://lab:50050 -a s3://bucket/packets 'SELECT sensor, count(*) FROM packets GROUP BY 1'")]
 pub(crate) struct Arguments {
     /// The SQL statement
     #[arg(value_name = "SQL")]
@@ -66,19 +69,22 @@ pub(crate) struct Arguments {
     force: bool,
 
     /// Memory for sorting, grouping and joining; data beyond it goes to disk
-    #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
+    #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G", conflicts_with = "cluster")]
     memory: u64,
 
     /// Directory for data that exceeds the memory [default: that of temporary files]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     spill: Option<PathBuf>,
 
-    /// Number of threads [default: one per CPU]
+    /// Number of threads [default: one per CPU]; with --cluster, of parts of the query [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 
     #[command(flatten)]
     cache: CacheOptions,
+
+    #[command(flatten)]
+    cluster: ClusterOptions,
 }
 
 /// A format of results.
@@ -118,10 +124,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let threads = arguments.threads.map_or_else(processors, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()?;
     let watch = Arc::new(Watch::new());
+    let interrupted = || Failure::Failed("interrupted".into());
     let outcome = runtime.block_on(async {
+        let Some(cluster) = &arguments.cluster.cluster else {
+            return tokio::select! {
+                outcome = query(arguments, format, threads, &watch) => outcome,
+                _ = tokio::signal::ctrl_c() => Err(interrupted()),
+            };
+        };
+        let connection = Connection::open(cluster).await?;
         tokio::select! {
-            outcome = query(arguments, format, threads, &watch) => outcome,
-            _ = tokio::signal::ctrl_c() => Err(Failure::Failed("interrupted".into())),
+            outcome = query_on_cluster(arguments, format, &connection, &watch) => outcome,
+            _ = tokio::signal::ctrl_c() => {
+                connection.cancel().await;
+                Err(interrupted())
+            }
         }
     });
     watch.stop();
@@ -143,8 +160,31 @@ async fn query(
     }
     let limits =
         Limits { memory_bytes: arguments.memory, threads, spill_directory: arguments.spill.as_deref() };
-    let session = session(&listing, &limits, watch)?;
+    let session = session(&arguments.archive, &listing, &limits, watch)?;
     let stream = session.sql(&arguments.statement).await?.execute_stream().await?;
+    finish(arguments, format, stream).await
+}
+
+async fn query_on_cluster(
+    arguments: &Arguments,
+    format: Format,
+    connection: &Connection,
+    watch: &Watch,
+) -> Result<(), Failure> {
+    let archive = Archive::name_for_cluster(&arguments.archive)?;
+    let parts = arguments.threads.map_or(PARTS, usize::from);
+    let session = on_cluster(connection.url(), &archive, &Wanted::default(), parts)?;
+    let stream = connection.run(session.sql(&arguments.statement).await?).await?;
+    finish(arguments, format, stream).await?;
+    connection.report(watch).await.map(drop)
+}
+
+/// Writes the result.
+async fn finish(
+    arguments: &Arguments,
+    format: Format,
+    stream: SendableRecordBatchStream,
+) -> Result<(), Failure> {
     let file = BufWriter::with_capacity(1 << 20, output::open(&arguments.write, arguments.force)?);
     unless_reader_ended(write(stream, format, file).await)
 }

@@ -1,31 +1,81 @@
-//! The tables `flows`, the index of each segment, and `packets`.
+//! The tables `flows`, the index of each segment, and `packets`; and two that `find` reads on a cluster.
 
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
 use datafusion::catalog::{Session, TableProvider};
-use datafusion::common::{DFSchema, Result};
+use datafusion::common::{DFSchema, Result, internal_err};
+use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_optimizer::pruning::{PruningPredicate, PruningPredicateBuilder};
 use datafusion::physical_plan::ExecutionPlan;
+use wirecap_index::{Piece, Planned};
 use wirecap_units::size::human_bytes;
 
-use crate::columns;
 use crate::location::Listing;
+use crate::message::{self, KindMessage, TableMessage};
+use crate::node::Node;
 use crate::pcap_filter;
-use crate::scan::{Job, Scan, Work};
+use crate::scan::{Access, Job, Reading, Scan};
 use crate::search::{self, Wanted};
 use crate::sieve;
 use crate::watch::Watch;
+use crate::{columns, found};
 
-/// Which of the two.
+/// Which of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Flows,
     Packets,
+    /// The packets that are wanted, with all that a savefile of them needs.
+    Found,
+    /// The segments that may have such packets.
+    Candidates,
+}
+
+impl Kind {
+    pub(crate) fn schema(self) -> SchemaRef {
+        match self {
+            Self::Flows => columns::of_flows(),
+            Self::Packets => columns::of_packets(),
+            Self::Found => found::schema(),
+            Self::Candidates => found::schema_of_candidates(),
+        }
+    }
+
+    pub(crate) fn message(self) -> KindMessage {
+        match self {
+            Self::Flows => KindMessage::Flows,
+            Self::Packets => KindMessage::Packets,
+            Self::Found => KindMessage::Found,
+            Self::Candidates => KindMessage::Candidates,
+        }
+    }
+}
+
+impl From<KindMessage> for Kind {
+    fn from(message: KindMessage) -> Self {
+        match message {
+            KindMessage::Flows => Self::Flows,
+            KindMessage::Packets => Self::Packets,
+            KindMessage::Found => Self::Found,
+            KindMessage::Candidates => Self::Candidates,
+        }
+    }
+}
+
+/// Where queries are planned.
+#[derive(Debug, Clone)]
+pub(crate) enum Planner {
+    /// Here, with these segments.
+    Here(Listing, Arc<Watch>),
+    /// In this process, a scheduler, which lists the segments for each query.
+    Node(Arc<Node>),
+    /// By the scheduler of a cluster, to which this process sends its queries.
+    Cluster,
 }
 
 /// A table over the segments of an archive.
@@ -33,17 +83,29 @@ pub(crate) enum Kind {
 pub(crate) struct ArchiveTable {
     kind: Kind,
     schema: SchemaRef,
-    listing: Listing,
-    watch: Arc<Watch>,
+    archive: Arc<str>,
+    /// Which packets, besides the conditions of a query.
+    wanted: Wanted,
+    planner: Planner,
 }
 
 impl ArchiveTable {
-    pub(crate) fn new(kind: Kind, listing: Listing, watch: Arc<Watch>) -> Self {
-        let schema = match kind {
-            Kind::Flows => columns::of_flows(),
-            Kind::Packets => columns::of_packets(),
-        };
-        Self { kind, schema, listing, watch }
+    pub(crate) fn new(kind: Kind, archive: &str, wanted: Wanted, planner: Planner) -> Self {
+        Self { kind, schema: kind.schema(), archive: archive.into(), wanted, planner }
+    }
+
+    pub(crate) fn message(&self) -> Result<TableMessage> {
+        Ok(TableMessage {
+            kind: self.kind.message() as i32,
+            archive: self.archive.to_string(),
+            wanted: Some((&self.wanted).try_into()?),
+        })
+    }
+
+    pub(crate) fn from_message(message: TableMessage, node: &Arc<Node>) -> Result<Self> {
+        let kind = Kind::from(message.kind());
+        let wanted = message::required(message.wanted)?.try_into()?;
+        Ok(Self::new(kind, &message.archive, wanted, Planner::Node(Arc::clone(node))))
     }
 
     /// The conditions on columns in the form that DataFusion's pruning accepts; `None` if they exclude nothing.
@@ -59,66 +121,134 @@ impl ArchiveTable {
         Ok(predicate.ok().filter(|predicate| !predicate.always_true()))
     }
 
-    async fn packets(
-        &self,
-        listing: &Listing,
-        filters: &[Expr],
-        predicate: Option<PruningPredicate>,
-        parts: usize,
-    ) -> Result<(Work, String)> {
+    /// What is wanted, with the filters of a query.
+    fn wanted(&self, filters: &[Expr]) -> Result<Wanted> {
         let expressions: Vec<&str> = filters.iter().filter_map(pcap_filter::expression_of).collect();
         let expression = match expressions[..] {
-            [] => None,
-            [one] => Some(one.to_owned()),
-            _ => Some(expressions.iter().map(|one| format!("({one})")).collect::<Vec<_>>().join(" and ")),
+            [] => return Ok(self.wanted.clone()),
+            [one] => one.to_owned(),
+            _ => expressions.iter().map(|one| format!("({one})")).collect::<Vec<_>>().join(" and "),
         };
-        let filter = expression.as_deref().map(pcap_filter::request).transpose();
-        let filter = filter.map_err(DataFusionError::Plan)?;
-        let wanted = Wanted { filter, ..Wanted::default() };
-        let (of_thread, watch, its) = (listing.clone(), Arc::clone(&self.watch), wanted.clone());
-        let planned =
-            tokio::task::spawn_blocking(move || search::plan(&of_thread, &its, predicate.as_ref(), &watch));
-        let (planned, _) = planned
-            .await
-            .map_err(|error| DataFusionError::External(error.into()))?
-            .map_err(|error| DataFusionError::External(error.into()))?;
-        let planned: Vec<_> =
-            planned.into_iter().map(|(place, planned)| (place, Arc::new(planned))).collect();
+        let filter = pcap_filter::request(&expression).map_err(DataFusionError::Plan)?;
+        Ok(Wanted { filter: Some(filter), ..self.wanted.clone() })
+    }
+
+    /// The jobs for packets, in parts; their number of pieces, and what `EXPLAIN` shows.
+    fn packets(
+        &self,
+        planned: Vec<(usize, Planned)>,
+        listing: &Listing,
+        all: usize,
+        wanted: &Wanted,
+        parts: usize,
+    ) -> (Vec<Vec<Job>>, u64, String) {
         let total: usize = planned.iter().map(|(_, planned)| planned.pieces).sum();
-        let jobs: Vec<Job> = planned
-            .iter()
-            .enumerate()
-            .flat_map(|(number, (_, planned))| {
-                planned.selected.iter().map(move |piece| Job { planned: number, piece: *piece })
-            })
-            .collect();
+        let pieces = || planned.iter().flat_map(|(_, planned)| &planned.selected);
         let segments = planned.iter().filter(|(_, planned)| !planned.selected.is_empty()).count();
-        let bytes: u64 = jobs.iter().map(|job| job.piece.bytes).sum();
-        let mut details = format!(
-            "segments={segments} of {}, pieces={} of {total}, bytes={}",
-            self.listing.segments.len(),
-            jobs.len(),
-            human_bytes(bytes)
-        );
-        if let Some(expression) = expression {
-            details += &format!(", pcap_filter={expression:?}");
+        let count = pieces().count();
+        let bytes: u64 = pieces().map(|piece| piece.bytes).sum();
+        let mut details =
+            format!("segments={segments} of {all}, pieces={count} of {total}, bytes={}", human_bytes(bytes));
+        if let Some(expression) = &wanted.filter {
+            details += &format!(", pcap_filter={:?}", expression.to_string());
         }
-        Ok((Work::Packets { planned, wanted, jobs: split(jobs, parts) }, details))
+        let jobs = match self.kind {
+            Kind::Found => split_segments(planned, listing, parts),
+            _ => split_pieces(planned, listing, parts),
+        };
+        (jobs, count as u64, details)
     }
 }
 
-/// Divides jobs into at most `parts` parts of consecutive jobs, with about the same number of bytes each.
-fn split(jobs: Vec<Job>, parts: usize) -> Vec<Vec<Job>> {
-    let total: u64 = jobs.iter().map(|job| job.piece.len).sum();
-    let share = (total / parts.max(1) as u64).max(1);
-    let mut split = vec![Vec::new(); parts.max(1)];
+/// The part to which work belongs before which there is other work: all parts have about the same number of bytes.
+fn part_of(before: u64, total: u64, parts: usize) -> usize {
+    let share = (total / parts as u64).max(1);
+    usize::try_from(before / share).unwrap_or(usize::MAX).min(parts - 1)
+}
+
+fn bytes_of<'a>(planned: impl IntoIterator<Item = &'a (usize, Planned)>) -> u64 {
+    planned.into_iter().flat_map(|(_, planned)| &planned.selected).map(|piece| piece.len).sum()
+}
+
+fn job(place: usize, planned: Planned, listing: &Listing) -> Job {
+    Job { segment: listing.segments[place].clone(), planned, place: place as u64 }
+}
+
+/// Divides the pieces into parts of consecutive pieces.
+fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
+    let total = bytes_of(&planned);
+    let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
     let mut before = 0;
-    for job in jobs {
-        let part = (before / share).min(parts.max(1) as u64 - 1);
-        before += job.piece.len;
-        split[part as usize].push(job);
+    for (place, mut planned) in planned {
+        let mut of_parts: Vec<(usize, Vec<Piece>)> = Vec::new();
+        for piece in std::mem::take(&mut planned.selected) {
+            let part = part_of(before, total, parts);
+            before += piece.len;
+            match of_parts.last_mut() {
+                Some((last, pieces)) if *last == part => pieces.push(piece),
+                _ => of_parts.push((part, vec![piece])),
+            }
+        }
+        for (part, selected) in of_parts {
+            let Planned { path, without, context, .. } = &planned;
+            let (path, without, context) = (path.clone(), without.clone(), context.clone());
+            split[part].push(job(place, Planned { path, without, selected, context, ..planned }, listing));
+        }
     }
     split
+}
+
+/// Divides the segments into parts: one that is damaged is read up to the damage, in the order of `find` on one machine.
+fn split_segments(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
+    let total = bytes_of(&planned);
+    let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
+    let mut before = 0;
+    for of_segment in planned {
+        let part = part_of(before, total, parts);
+        before += bytes_of([&of_segment]);
+        let (place, mut planned) = of_segment;
+        if !planned.selected.is_empty() {
+            planned.selected.sort_by_key(|piece| piece.earliest);
+            split[part].push(job(place, planned, listing));
+        }
+    }
+    split
+}
+
+/// Divides the indexes into parts.
+fn split_indexes(listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
+    let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
+    for (place, segment) in listing.segments.iter().enumerate() {
+        let planned = Planned {
+            path: segment.path.clone(),
+            without: None,
+            bytes: 0,
+            packets: 0,
+            times: None,
+            pieces: 0,
+            selected: Vec::new(),
+            context: Vec::new(),
+            is_faulty: false,
+        };
+        split[place % parts].push(job(place, planned, listing));
+    }
+    split
+}
+
+async fn plan(
+    listing: &Listing,
+    wanted: &Wanted,
+    predicate: Option<PruningPredicate>,
+    watch: &Arc<Watch>,
+) -> Result<Vec<(usize, Planned)>> {
+    let (listing, watch, wanted) = (listing.clone(), Arc::clone(watch), wanted.clone());
+    let planned =
+        tokio::task::spawn_blocking(move || search::plan(&listing, &wanted, predicate.as_ref(), &watch));
+    let (planned, _) = planned
+        .await
+        .map_err(|error| DataFusionError::External(error.into()))?
+        .map_err(|error| DataFusionError::External(error.into()))?;
+    Ok(planned)
 }
 
 #[async_trait]
@@ -148,29 +278,55 @@ impl TableProvider for ArchiveTable {
         filters: &[Expr],
         _: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
+        let (mut listing, watch, access) = match &self.planner {
+            Planner::Here(listing, watch) => {
+                (listing.clone(), Arc::clone(watch), Access::Opened(Arc::clone(&listing.storage)))
+            }
+            Planner::Node(node) => {
+                (node.list(&self.archive).await?, Arc::new(Watch::silent()), Access::Node(Arc::clone(node)))
+            }
+            Planner::Cluster => return internal_err!("the scheduler of the cluster plans this query"),
+        };
+        let all = listing.segments.len();
+        listing.segments.retain(|segment| segment.times.is_none_or(|times| self.wanted.is_in_time(times)));
         let predicate = self.predicate(state, filters)?;
-        let mut listing = self.listing.clone();
         if let Some(predicate) = &predicate {
             let mut keep = sieve::may_match(predicate, &listing.segments).into_iter();
             listing.segments.retain(|_| keep.next().unwrap_or(true));
         }
-        let parts = state.config().target_partitions();
-        let (work, details) = match self.kind {
-            Kind::Packets => self.packets(&listing, filters, predicate, parts).await?,
+        let parts = state.config().target_partitions().max(1);
+        let wanted = self.wanted(filters)?;
+        let (jobs, total, details) = match self.kind {
+            Kind::Packets | Kind::Found => {
+                let planned = plan(&listing, &wanted, predicate, &watch).await?;
+                self.packets(planned, &listing, all, &wanted, parts)
+            }
             Kind::Flows => {
-                let mut segments = vec![Vec::new(); parts.max(1)];
-                for place in 0..listing.segments.len() {
-                    segments[place % parts.max(1)].push(place);
-                }
-                let details =
-                    format!("segments={} of {}", listing.segments.len(), self.listing.segments.len());
-                (Work::Flows { segments }, details)
+                let count = listing.segments.len();
+                (split_indexes(&listing, parts), count as u64, format!("segments={count} of {all}"))
+            }
+            Kind::Candidates => {
+                let planned = plan(&listing, &wanted, predicate, &watch).await?;
+                let candidates = planned.iter().filter(|(_, planned)| !planned.selected.is_empty());
+                let lines = candidates.map(|(place, planned)| (*place, planned.to_string()));
+                let rows = found::candidates(all, lines, &watch.faults())?;
+                let schema = Arc::clone(&self.schema);
+                return Ok(MemorySourceConfig::try_new_exec(&[vec![rows]], schema, projection.cloned())?);
             }
         };
+        let jobs =
+            jobs.iter().map(|part| Ok(vec![message::encode_jobs(part)?])).collect::<Result<Vec<_>>>()?;
+        let jobs = MemorySourceConfig::try_new_exec(&jobs, message::schema_of_jobs(), None)?;
         let schema = match projection {
             Some(columns) => Arc::new(self.schema.project(columns)?),
             None => Arc::clone(&self.schema),
         };
-        Ok(Arc::new(Scan::new(schema, listing, work, details, Arc::clone(&self.watch))))
+        // Here the user was told already.
+        let faults = match self.planner {
+            Planner::Here(..) => Vec::new(),
+            _ => watch.faults(),
+        };
+        let reading = Reading { kind: self.kind, archive: Arc::clone(&self.archive), access, wanted, watch };
+        Ok(Arc::new(Scan::new(reading, schema, details, faults, jobs, total)))
     }
 }

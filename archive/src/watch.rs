@@ -1,7 +1,8 @@
 //! The output for the user while a command runs: progress on a terminal, and each segment that could not be
 //! read.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::error::Error;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,8 +20,10 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(crate) struct Watch {
     bar: ProgressBar,
-    /// Segments that could not be read, or not completely.
-    faulty: Mutex<BTreeSet<String>>,
+    /// Segments that could not be read, or not completely, and why.
+    faulty: Mutex<BTreeMap<String, String>>,
+    /// Whether lines are printed.
+    has_user: bool,
     is_stopped: AtomicBool,
 }
 
@@ -30,7 +33,13 @@ impl Watch {
         let bar = ProgressBar::new_spinner();
         bar.set_style(ProgressStyle::with_template("{elapsed} {msg}").expect("the template is well-formed"));
         bar.enable_steady_tick(Duration::from_secs(1));
-        Self { bar, faulty: Mutex::default(), is_stopped: AtomicBool::new(false) }
+        Self { bar, faulty: Mutex::default(), has_user: true, is_stopped: AtomicBool::new(false) }
+    }
+
+    /// For a process of a cluster, whose user is elsewhere.
+    pub(crate) fn silent() -> Self {
+        let bar = ProgressBar::hidden();
+        Self { bar, faulty: Mutex::default(), has_user: false, is_stopped: AtomicBool::new(false) }
     }
 
     /// Shows how many of the segments were examined.
@@ -50,10 +59,22 @@ impl Watch {
 
     /// Names a segment that cannot be read completely, only once.
     pub(crate) fn faulty(&self, segment: &str, error: &dyn Error) {
+        self.faulty_because(segment, causes(error));
+    }
+
+    /// As [`faulty`](Self::faulty), with the reason as text.
+    pub(crate) fn faulty_because(&self, segment: &str, reason: String) {
         let mut faulty = self.faulty.lock().unwrap_or_else(PoisonError::into_inner);
-        if faulty.insert(segment.to_owned()) {
-            self.announce(&format!("{segment}: {}", causes(error)));
+        if let Entry::Vacant(entry) = faulty.entry(segment.to_owned()) {
+            self.announce(&format!("{segment}: {reason}"));
+            entry.insert(reason);
         }
+    }
+
+    /// The segments that could not be read, or not completely, and why.
+    pub(crate) fn faults(&self) -> Vec<(String, String)> {
+        let faulty = self.faulty.lock().unwrap_or_else(PoisonError::into_inner);
+        faulty.iter().map(|(segment, reason)| (segment.clone(), reason.clone())).collect()
     }
 
     /// Handles a message of the search; returns whether to continue.
@@ -74,6 +95,9 @@ impl Watch {
 
     /// Prints a line on standard error.
     pub(crate) fn announce(&self, line: &str) {
+        if !self.has_user {
+            return;
+        }
         self.bar.suspend(|| eprintln!("{line}"));
     }
 

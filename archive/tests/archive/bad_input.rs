@@ -1,11 +1,14 @@
-//! Damaged segments and indexes, wrong statements, missing archives.
+//! Damaged segments and indexes, wrong clocks, wrong statements, missing archives. Wrong credentials and missing buckets are in
+//! `s3`, queries that need more memory than they may use in `memory`, those of clusters in `cluster`.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
-use wirecap_index::index_path;
+use twox_hash::XxHash64;
+use wirecap_index::{Ensured, ensure, index_path};
 
-use crate::recordings::{PACKETS, Recordings, run};
+use crate::recordings::{BEGIN, PACKETS, Packet, Recordings, SECOND, STEP, packets, read, record, run};
 
 #[test]
 fn a_damaged_segment_is_named_and_the_others_are_read() {
@@ -47,16 +50,89 @@ fn a_damaged_or_missing_index_does_not_change_the_result() {
     assert_eq!((recordings.sql(statement), recordings.sql(flows)), before);
 }
 
+/// Writes another schema version into a valid index, with the right checksum.
+fn of_version_9(index: &Path) {
+    let mut bytes = fs::read(index).unwrap();
+    let find = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).rposition(|part| part == text).unwrap();
+    let key = b"wirecap.schema";
+    let value = find(&bytes, key) + key.len();
+    // Thrift: the type of the value's field, its length, its letters.
+    assert_eq!(bytes[value..value + 3], [0x18, 1, b'1']);
+    bytes[value + 2] = b'9';
+    let digits = find(&bytes, b"xxh64:") + 6;
+    bytes[digits..digits + 16].fill(b'0');
+    let checksum = format!("{:016x}", XxHash64::oneshot(0, &bytes));
+    bytes[digits..digits + 16].copy_from_slice(checksum.as_bytes());
+    fs::write(index, bytes).unwrap();
+}
+
 #[test]
 fn an_index_of_another_version_is_not_used() {
     let recordings = Recordings::new();
     let statement = "SELECT count(*) FROM packets WHERE protocol = 6";
     let before = recordings.sql(statement);
-    for name in ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"] {
-        let path = index_path(&recordings.folder.path().join(name));
-        fs::write(&path, b"PAR1 of wirecap.schema 9 PAR1").unwrap();
+    let indexes = ["a.pcapng.zst", "b.pcapng", "sub/c.pcapng.zst"]
+        .map(|name| index_path(&recordings.folder.path().join(name)));
+    for index in &indexes {
+        of_version_9(index);
     }
     assert_eq!(recordings.sql(statement), before);
+    let list = run(&["find", "-a", recordings.archive(), "--list", "tcp"]);
+    let reasons = list.text().lines().filter(|line| line.contains("its schema has version 9, not 1"));
+    assert_eq!(reasons.count(), 3, "{}", list.text());
+    for index in &indexes {
+        fs::write(index, b"PAR1 of wirecap.schema 9 PAR1").unwrap();
+    }
+    assert_eq!(recordings.sql(statement), before);
+}
+
+#[test]
+fn packets_of_sensors_with_different_clocks_are_found_by_their_recorded_times() {
+    let folder = tempfile::tempdir().unwrap();
+    // The first clock is right, the second one is two hours ahead, the third one was set back by a minute in the middle of the
+    // recording.
+    let mut all = Vec::new();
+    for (number, ahead) in [0, 7200, 0].into_iter().enumerate() {
+        let mut of_sensor = packets(number as u64, 1000);
+        for (place, packet) in of_sensor.iter_mut().enumerate() {
+            let back = if number == 2 && place >= 500 { 60 * SECOND } else { 0 };
+            packet.nanos = BEGIN + 120 * SECOND + ahead * SECOND + place as u64 * STEP - back;
+        }
+        let times = of_sensor.iter().map(|packet| packet.nanos);
+        let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
+        let hour = 17 + ahead / 3600;
+        let path = folder.path().join(format!(
+            "sensor=s{number}/date=2026-11-22/hour={hour}/{first}-{last}-0123456789abcde{number}-eth0.pcapng.zst"
+        ));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        record(&path, &of_sensor);
+        assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
+        all.extend(of_sensor);
+    }
+    let archive = folder.path().to_str().unwrap();
+    let mut expected: Vec<(u64, Vec<u8>)> =
+        all.iter().map(|packet| (packet.nanos, packet.data.clone())).collect();
+    expected.sort_by_key(|(nanos, _)| *nanos);
+    // Outside of the archive.
+    let found = folder.path().with_extension("found.pcapng");
+    let run_found = run(&["find", "-a", archive, "-w", found.to_str().unwrap()]);
+    assert!(run_found.is_success, "{}", run_found.said);
+    // Packets of one time are in the order of their segments, and this sort is stable.
+    assert!(read(&found) == expected);
+    fs::remove_file(found).unwrap();
+    for (from, to) in [(118, 126), (60, 66), (7320, 7321), (0, 60)] {
+        let wanted = |packet: &&Packet| (BEGIN + from * SECOND..BEGIN + to * SECOND).contains(&packet.nanos);
+        let expected = all.iter().filter(wanted).count().to_string();
+        let [from, to] = [from, to].map(|seconds| BEGIN / SECOND + seconds);
+        let arguments = ["--from", &from.to_string(), "--to", &to.to_string()];
+        let count = run(&[&["find", "-a", archive, "--count"], &arguments[..]].concat());
+        assert_eq!(count.text().trim(), expected, "{from} to {to}: {}", count.said);
+        let statement = format!(
+            "SELECT count(*) FROM packets WHERE time >= to_timestamp({from}) AND time < to_timestamp({to})"
+        );
+        let count = run(&["sql", "-a", archive, &statement, "--format", "csv"]);
+        assert_eq!(count.text().lines().last(), Some(&*expected), "{statement}: {}", count.said);
+    }
 }
 
 #[test]

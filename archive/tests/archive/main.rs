@@ -2,7 +2,9 @@
 //! tcpdump and tshark.
 
 mod bad_input;
+mod cluster;
 mod find;
+mod large;
 mod memory;
 mod questions;
 mod recordings;

@@ -1,5 +1,5 @@
 //! Two hundred questions about real traffic: the packets that `sql` and `find` select are those that tshark and tcpdump
-//! select. The traces are those of `wirecap_testbed::traces`.
+//! select, on one machine and on a cluster. The traces are those of `wirecap_testbed::traces`.
 
 use std::fs;
 use std::io::Cursor;
@@ -15,6 +15,7 @@ use wirecap_savefile::{
 };
 use wirecap_testbed::{skip, traces};
 
+use crate::cluster::Cluster;
 use crate::recordings::{Random, run};
 
 /// Questions of each kind.
@@ -49,6 +50,8 @@ struct Dissected {
 struct Archive {
     folder: TempDir,
     packets: Vec<Packet>,
+    /// Each question is asked twice, and the answers must be equal.
+    cluster: Cluster,
 }
 
 impl Archive {
@@ -61,7 +64,7 @@ impl Archive {
         if packets.is_empty() {
             return None;
         }
-        let archive = Self { folder: tempfile::tempdir().unwrap(), packets };
+        let archive = Self { folder: tempfile::tempdir().unwrap(), packets, cluster: Cluster::new(3) };
         let part = archive.packets.len().div_ceil(SEGMENTS);
         for (number, packets) in archive.packets.chunks(part).enumerate() {
             let kind = ["pcapng.zst", "pcapng"][number % 2];
@@ -83,9 +86,13 @@ impl Archive {
     }
 
     fn sql(&self, statement: &str) -> Vec<String> {
-        let run = run(&["sql", "-a", &self.path(), statement, "--format", "csv"]);
-        assert!(run.is_success, "{statement}: {}", run.said);
-        run.text().lines().skip(1).map(str::to_owned).collect()
+        let path = self.path();
+        let arguments = ["sql", "-a", &path, statement, "--format", "csv"];
+        let (here, there) = (run(&arguments), self.cluster.run(&arguments));
+        assert!(here.is_success, "{statement}: {}", here.said);
+        assert!(there.is_success, "{statement}: {}\n{}", there.said, self.cluster.log());
+        assert!(here.output == there.output, "{statement}: one machine and the cluster differ");
+        here.text().lines().skip(1).map(str::to_owned).collect()
     }
 
     /// The packets in the order of the segments, as tshark dissects them.
@@ -476,10 +483,15 @@ fn find_and_sql_select_the_packets_that_tcpdump_selects() {
         assert!(output.status.success(), "{expression}: {}", String::from_utf8_lossy(&output.stderr));
         let mut expected = records(Reader::new(Cursor::new(output.stdout)).unwrap());
         expected.sort_by_key(|(nanos, ..)| *nanos);
-        let found =
-            run(&["find", "-a", &archive.path(), "--force", "-w", chosen.to_str().unwrap(), &expression]);
+        let path = archive.path();
+        let arguments = ["find", "-a", &path, "--force", "-w", chosen.to_str().unwrap(), &expression];
+        let found = run(&arguments);
         assert!(found.is_success, "{expression}: {}", found.said);
         assert!(records(Reader::open(&chosen).unwrap()) == expected, "{expression}");
+        let here = fs::read(&chosen).unwrap();
+        let found = archive.cluster.run(&arguments);
+        assert!(found.is_success, "{expression}: {}\n{}", found.said, archive.cluster.log());
+        assert!(fs::read(&chosen).unwrap() == here, "{expression}: one machine and the cluster differ");
         let bytes: usize = expected.iter().map(|(.., data)| data.len()).sum();
         let count = match expected.len() {
             0 => "0,".to_owned(),
@@ -496,7 +508,7 @@ fn find_and_sql_select_the_packets_that_tcpdump_selects() {
 }
 
 /// Time, length and bytes of each packet.
-fn records<R: std::io::Read>(mut reader: Reader<R>) -> Vec<(u64, u32, Vec<u8>)> {
+fn records(mut reader: Reader) -> Vec<(u64, u32, Vec<u8>)> {
     let mut records = Vec::new();
     while let Some(record) = reader.next_record().unwrap() {
         records.push((record.timestamp.unwrap().unix_nanos(), record.wire_len, record.data.to_vec()));

@@ -483,7 +483,7 @@ fn is_root() -> bool {
 }
 
 /// Where `make deps-test` puts DuckDB.
-const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/duckdb");
+pub(crate) const MODULES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/tools/duckdb");
 
 #[test]
 fn duckdb_reads_sensor_date_and_hour_from_the_layout() {

@@ -1,0 +1,116 @@
+//! `wirecap archive scheduler`: Ballista's scheduler, which knows the tables of archives.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ballista_core::utils::{default_config_producer, default_session_builder};
+use ballista_scheduler::cluster::BallistaCluster;
+use ballista_scheduler::config::SchedulerConfig;
+use ballista_scheduler::scheduler_process::{create_scheduler, start_grpc_service_with_listener};
+use clap::Args;
+use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::ScalarUDF;
+use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::cache::CacheOptions;
+use crate::cluster::{self, MESSAGE_BYTES_MAX};
+use crate::codec::{LogicalCodec, PhysicalCodec};
+use crate::failure::Failure;
+use crate::log;
+use crate::node::Node;
+use crate::pcap_filter::PcapFilter;
+
+/// Bytes of a thread's stack; plans are trees.
+const STACK_BYTES: usize = 32 << 20;
+
+/// Plan the queries of clients and distribute them to executors
+///
+/// This is the scheduler of Apache DataFusion Ballista. It lists the archive that a query names and reads its indexes, with the
+/// credentials in this process's environment. Each client and each executor that can connect can read all files that this
+/// process and the executors can read: there are no passwords and there is no encryption.
+#[derive(Debug, Args)]
+#[command(after_long_help = "Examples:
+  wirecap archive scheduler
+  wirecap archive scheduler --listen 192.0.2.1:50050
+  wirecap archive executor --scheduler http://192.0.2.1:50050 --listen 192.0.2.7:50051
+  wirecap archive sql --cluster http://192.0.2.1:50050 -a s3://bucket/packets 'SELECT count(*) FROM packets'")]
+pub(crate) struct Arguments {
+    /// The address for clients and executors; port 0 is any free port
+    #[arg(long, value_name = "IP:PORT", value_parser = cluster::listen, default_value = "127.0.0.1:50050")]
+    listen: SocketAddr,
+
+    /// The name or address under which executors reach this host [default: that of --listen]
+    #[arg(long, value_name = "HOST")]
+    advertise: Option<String>,
+
+    /// Repeat the work of an executor that has not been heard of for this long
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400), default_value_t = 60)]
+    executor_timeout: u64,
+
+    /// Print what Ballista does
+    #[arg(short, long)]
+    verbose: bool,
+
+    #[command(flatten)]
+    cache: CacheOptions,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    log::start(arguments.verbose);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build()?;
+    let outcome = runtime.block_on(serve(arguments));
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn serve(arguments: &Arguments) -> Result<(), Failure> {
+    let cannot_listen = |error: &std::io::Error| {
+        Failure::Failed(format!("cannot listen on {}: {error}", arguments.listen).into())
+    };
+    let listener = TcpListener::bind(arguments.listen).await.map_err(|error| cannot_listen(&error))?;
+    let address = listener.local_addr()?;
+    let node = Arc::new(Node::new("scheduler", address, &arguments.cache));
+    let timeout = arguments.executor_timeout;
+    let config = SchedulerConfig {
+        external_host: arguments.advertise.clone().unwrap_or_else(|| host_of(address)),
+        bind_host: host_of(address),
+        bind_port: address.port(),
+        executor_timeout_seconds: timeout,
+        expire_dead_executor_interval_seconds: (timeout / 4).max(1),
+        no_executors_grace_period_seconds: timeout,
+        grpc_server_max_decoding_message_size: MESSAGE_BYTES_MAX as u32,
+        grpc_server_max_encoding_message_size: MESSAGE_BYTES_MAX as u32,
+        grpc_client_max_message_size: MESSAGE_BYTES_MAX as u32,
+        override_config_producer: Some(Arc::new(default_config_producer)),
+        override_session_builder: Some(Arc::new(|config| {
+            let mut state = default_session_builder(config)?;
+            state.register_udf(Arc::new(ScalarUDF::from(PcapFilter::new())))?;
+            Ok(state)
+        })),
+        override_logical_codec: Some(Arc::new(LogicalCodec::of(&node))),
+        override_physical_codec: Some(Arc::new(PhysicalCodec::of(&node))),
+        ..SchedulerConfig::default()
+    };
+    let failed = |error: ballista_core::error::BallistaError| Failure::Failed(error.into());
+    let of_executors = BallistaCluster::new_from_config(&config).await.map_err(failed)?;
+    let scheduler = create_scheduler::<LogicalPlanNode, PhysicalPlanNode>(of_executors, Arc::new(config));
+    let scheduler = scheduler.await.map_err(failed)?;
+    eprintln!("scheduler: http://{address}");
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        served = start_grpc_service_with_listener(listener, scheduler) => served.map_err(failed),
+        _ = tokio::signal::ctrl_c() => Ok(()),
+        _ = terminated.recv() => Ok(()),
+    }
+}
+
+/// The host in an address, as it is written before a port.
+pub(crate) fn host_of(address: SocketAddr) -> String {
+    match address {
+        SocketAddr::V4(address) => address.ip().to_string(),
+        SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
