@@ -102,7 +102,7 @@ fn a_replay_that_was_stopped_reports_how_late_its_frames_were() {
     let arguments = ["replay", path.to_str().unwrap(), "-i", "a0", "--rate", "1000", "--json"];
     let running = start(&bed.near, &arguments);
     wait_until("some frames are sent", || counters.since_start().unwrap().handed_over() >= 100);
-    running.signal("STOP");
+    running.signal("-STOP");
     // Until it has stopped, it may still send.
     wait_until("it has stopped", || {
         let stat = fs::read_to_string(format!("/proc/{}/stat", running.pid())).unwrap();
@@ -111,7 +111,7 @@ fn a_replay_that_was_stopped_reports_how_late_its_frames_were() {
     let before = Instant::now();
     thread::sleep(Duration::from_secs(1));
     let stopped_us = before.elapsed().as_secs_f64() * 1e6;
-    running.signal("CONT");
+    running.signal("-CONT");
     let json = running.finish().json();
     assert_eq!((&json["frames"], &json["counted_by_interface"]), (&3000.into(), &3000.into()), "{json}");
     let late = |key: &str| json["lateness_us"][key].as_f64().unwrap();
