@@ -116,7 +116,7 @@ fn activate(handle: &Handle) -> c_int {
                     let (device, libpcap) = (whole(&request), real::path());
                     format!("{device} is captured by the system's libpcap, {}: {reason}", libpcap.display())
                 });
-                activate_real(handle, &request, reason)
+                activate_real(handle, &request, &reason)
             }
         },
     };

@@ -139,7 +139,8 @@ impl Group {
     fn settle(&self) {
         for (ring, counter, dropped) in self.counted_rings() {
             let before = self.dropped_before[ring].fetch_max(dropped, Ordering::Relaxed);
-            self.settled[counter].fetch_add(dropped.saturating_sub(before), Ordering::Relaxed);
+            // Release pairs with the acquire in `dropped`: a thread that sees the sum sees that `dropped_before` has grown.
+            self.settled[counter].fetch_add(dropped.saturating_sub(before), Ordering::Release);
         }
     }
 
@@ -158,8 +159,9 @@ impl Group {
 impl Membership {
     fn begin(group: Arc<Group>, worker: usize) -> Self {
         group.settle();
-        group.held[worker].store(true, Ordering::Relaxed);
+        // From the store on, a handle that leaves may settle this one's drops.
         let settled_before = group.settled[worker].load(Ordering::Relaxed);
+        group.held[worker].store(true, Ordering::Release);
         Self { group, worker, settled_before, most_dropped: AtomicU64::new(0) }
     }
 
@@ -184,7 +186,7 @@ impl Membership {
         let since = |(ring, _, dropped): (usize, usize, u64)| {
             dropped.saturating_sub(group.dropped_before[ring].load(Ordering::Relaxed))
         };
-        let settled = group.settled[self.worker].load(Ordering::Relaxed) - self.settled_before;
+        let settled = group.settled[self.worker].load(Ordering::Acquire) - self.settled_before;
         let dropped = settled + own.map(since).sum::<u64>();
         dropped.max(self.most_dropped.fetch_max(dropped, Ordering::Relaxed))
     }

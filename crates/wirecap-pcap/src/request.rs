@@ -1,13 +1,15 @@
 //! The settings that a program makes before it activates a handle.
 #![allow(unsafe_code)]
 
+use std::borrow::Cow;
 use std::ffi::{CString, c_int};
 use std::time::Duration;
 
-use wirecap::device::Device;
+use wirecap::device::{Device, DeviceError};
 use wirecap::{Capture, CaptureBuilder, Engine, Timestamps};
 
 use crate::abi::{PRECISION_NANO, TSTAMP_HOST};
+use crate::failure::causes;
 use crate::settings::{Choice, Settings};
 
 /// The default of M: a block of the engine `packet` has 256 KiB, as in libpcap.
@@ -117,7 +119,7 @@ impl Request {
     }
 
     /// The interface, or why the engine does not support the request.
-    pub(crate) fn served(&self, settings: &Settings) -> Result<Device, &'static str> {
+    pub(crate) fn served(&self, settings: &Settings) -> Result<Device, Cow<'static, str>> {
         let name = self.device.as_ref().ok_or("it captures on all interfaces")?;
         let has_host_time = self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST);
         let obstacles = [
@@ -128,13 +130,13 @@ impl Request {
             (!name.is_plain(), "its name contains '@'"),
         ];
         if let Some((_, reason)) = obstacles.iter().find(|(is_there, _)| *is_there) {
-            return Err(reason);
+            return Err(Cow::Borrowed(reason));
         }
         match Device::glance(&name.interface) {
-            Ok(device) if !device.up => Err("it is down"),
+            Ok(device) if !device.up => Err(Cow::Borrowed("it is down")),
             Ok(device) if device.is_ethernet() || device.is_loopback() => Ok(device),
-            Ok(_) => Err("it is not an Ethernet interface"),
-            Err(_) => Err("it is not a network interface"),
+            Ok(_) => Err(Cow::Borrowed("it is not an Ethernet interface")),
+            Err(error) => Err(why_unknown(&error)),
         }
     }
 
@@ -222,6 +224,17 @@ impl Request {
     }
 }
 
+/// Why the device was not found.
+fn why_unknown(error: &DeviceError) -> Cow<'static, str> {
+    match error {
+        DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. } => {
+            Cow::Borrowed("it is not a network interface")
+        }
+        // Such as a lack of descriptors, which says nothing about the device.
+        error => Cow::Owned(causes(error)),
+    }
+}
+
 fn engine(settings: &Settings) -> Engine {
     match settings.engine {
         None | Some(Choice::Packet | Choice::Off) => Engine::Packet,
@@ -237,7 +250,22 @@ fn chunk_cells(settings: &Settings) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
+
+    #[test]
+    fn a_lookup_that_failed_does_not_mean_that_there_is_no_interface() {
+        let absent = DeviceError::NoSuchDevice { name: "usbmon1".to_owned(), existing: Vec::new() };
+        assert_eq!(why_unknown(&absent), "it is not a network interface");
+        let source = io::Error::from_raw_os_error(libc::EMFILE);
+        let error = DeviceError::Kernel { interface: Some("eth0".to_owned()), source };
+        let text = why_unknown(&error);
+        assert!(
+            text.contains("did not report interface eth0") && text.contains("Too many open files"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn only_lists_of_queues_are_removed_from_device_names() {

@@ -107,13 +107,16 @@ impl Turn {
             return false;
         }
         self.frame.store(NO_FRAME, Ordering::Relaxed);
-        let left =
-            self.thread.compare_exchange(this_thread(), NO_THREAD, Ordering::SeqCst, Ordering::Relaxed);
-        if left.is_err() {
-            // Closed meanwhile; only this thread may free the handle now.
-            self.thread.store(FREED, Ordering::SeqCst);
+        let thread = this_thread();
+        match self.thread.compare_exchange(thread, NO_THREAD, Ordering::SeqCst, Ordering::Relaxed) {
+            Err(owner) if owner == thread | CLOSED => {
+                // Closed meanwhile; only this thread may free the handle now.
+                self.thread.store(FREED, Ordering::SeqCst);
+                true
+            }
+            // Another thread took the seat: in the child of a fork inside a read, this thread counts as ended.
+            Ok(_) | Err(_) => false,
         }
-        left.is_err()
     }
 
     /// Whether the caller runs inside a read of this thread: it is a callback, or a signal handler that
@@ -251,6 +254,17 @@ mod tests {
             assert!(reader_frees != closer_frees, "reader: {reader_frees}, closer: {closer_frees}");
             assert!(turn.is_closed() && turn.enter().is_none());
         }
+    }
+
+    #[test]
+    fn a_read_that_lost_its_seat_does_not_free_an_open_handle() {
+        let turn = Turn::new();
+        let seat = turn.enter().unwrap();
+        // What another thread of a fork's child does, which does not find this one.
+        let other = this_thread() + 1;
+        turn.thread.store(other, Ordering::SeqCst);
+        assert!(!turn.leave(seat));
+        assert_eq!(turn.thread.load(Ordering::SeqCst), other, "the other thread reads");
     }
 
     #[test]

@@ -194,6 +194,21 @@ fn the_statistics_of_a_group_with_fewer_handles_than_rings_count_all_rings() {
 }
 
 #[test]
+fn a_handle_that_lacks_descriptors_returns_its_worker() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile("few_descriptors.c", folder.path(), &[]);
+    let bed = Bed::new();
+    let settings = [("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")];
+    let output = bed.run(bed.command(program, Library::DropIn).envs(settings));
+    let text = said(&output);
+    assert!(output.status.success() && text.ends_with("opened\n"), "{text}");
+    assert!(text.contains("cannot make an epoll instance"), "no open failed after it had joined: {text}");
+}
+
+#[test]
 fn handles_without_the_group_setting_are_independent() {
     if privileged() {
         let text = threads(&["a1", "a1"], &[], 200);

@@ -293,16 +293,19 @@ impl Blocks {
         Turn::Filling(packets)
     }
 
-    /// Releases the kernel's side, which the mapping keeps alive. Chunks keep their packets.
+    /// Releases the kernel's side, which the mapping keeps alive. Chunks and open blocks keep their packets.
     pub(crate) fn cut_loose(&self) {
         let is_held = |index: &usize| self.holders[*index].load(Ordering::Acquire) > 0;
-        let held = (0..self.holders.len()).filter(is_held).map(|index| {
+        let held = (0..self.holders.len()).filter(is_held).flat_map(|index| {
             let start = self.start(index);
-            start + size_of::<libc::tpacket_block_desc>()..start + self.shape.block_bytes as usize
+            let packets =
+                start + size_of::<libc::tpacket_block_desc>()..start + self.shape.block_bytes as usize;
+            // Where the packets begin, for `go_to`.
+            [start + place::FIRST..start + place::FIRST + size_of::<u32>(), packets]
         });
         // If there is no memory for it, the mapping stays unchanged, on a socket that gets no packets. SAFETY:
-        // packets of chunks are only read; the status of a block, which is written, is not in the ranges, and
-        // the kernel need not see it.
+        // packets of chunks are only read, and so is the position of the first one; the status of a block, which is
+        // written, is not in the ranges, and the kernel need not see it.
         let _ = unsafe { self.mapping.cut_loose(held) };
     }
 
@@ -839,6 +842,23 @@ mod tests {
         kernel.write(48 + 82, [0xff_u8; 60]);
         assert_eq!(held.get(0).unwrap().data(), plain(60).data);
         drop(held);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "miri has no memfd")]
+    fn an_open_block_is_read_again_after_the_blocks_are_cut_loose() {
+        let (blocks, mut kernel) = ring();
+        kernel.hand_over(&[plain(60), plain(70), plain(80)]);
+        let mut block = blocks.open_next().unwrap();
+        assert_eq!(block.pass(1, |_, _| ()), 1);
+        blocks.cut_loose();
+        for (index, expected) in [(1, vec![70, 80]), (0, vec![60, 70, 80]), (3, vec![])] {
+            block.go_to(index);
+            assert_eq!(block.left(), 3 - index);
+            let mut lens = Vec::new();
+            assert_eq!(block.pass(3, |_, frame| lens.push(frame.descriptor.len)), 3);
+            assert_eq!(lens, expected);
+        }
     }
 
     #[test]
