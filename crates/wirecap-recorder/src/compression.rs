@@ -3,7 +3,8 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use flate2::write::GzEncoder;
@@ -212,6 +213,38 @@ pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<
     }
     Ok((whole > 0).then(|| (whole, table.end())))
 }
+
+/// Whether this part of a file, after its last complete frame, is the beginning of a frame or of the table at the end, or
+/// is empty.
+pub(crate) fn is_torn_frame(mut file: &File, part: Range<u64>, compression: Compression) -> io::Result<bool> {
+    if part.start >= part.end {
+        return Ok(true);
+    }
+    file.seek(SeekFrom::Start(part.start))?;
+    let mut rest = BufReader::new(file.take(part.end - part.start));
+    if compression == Compression::Zstandard {
+        let buffered = rest.fill_buf()?;
+        let common = buffered.len().min(TABLE_HEAD.len());
+        if buffered[..common] == TABLE_HEAD[..common] {
+            return Ok(true);
+        }
+    }
+    let read = match compression {
+        Compression::None => return Ok(false),
+        Compression::Gzip => io::copy(&mut flate2::bufread::GzDecoder::new(rest), &mut io::sink()),
+        Compression::Zstandard => {
+            io::copy(&mut zstd::Decoder::with_buffer(rest)?.single_frame(), &mut io::sink())
+        }
+    };
+    match read {
+        Err(error) if error.raw_os_error().is_some() => Err(error),
+        Err(error) => Ok(error.kind() == io::ErrorKind::UnexpectedEof),
+        Ok(_) => Ok(false),
+    }
+}
+
+/// Of a skippable frame, which contains the seek table.
+const TABLE_HEAD: [u8; 4] = 0x184d_2a5e_u32.to_le_bytes();
 
 /// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if the rest does not begin with a
 /// complete frame.

@@ -9,13 +9,10 @@ use std::time::SystemTime;
 
 use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
 use rustix::io::Errno;
-use wirecap_savefile::{Format, ReadError, Reader, is_planted};
+use wirecap_savefile::{Format, Interface, PACKET_BYTES_MAX, ReadError, Reader, is_planted};
 
-use crate::compression::{Compression, whole_frames};
+use crate::compression::{Compression, is_torn_frame, whole_frames};
 use crate::names::Pattern;
-
-/// More than a pcapng block of the longest packet.
-const BLOCK_LEN_MAX: u32 = 1 << 20;
 
 /// Suffix of an incomplete file's name.
 const PART: &str = ".part";
@@ -127,46 +124,42 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Truncates a savefile to its whole packets: removes a packet that the process had not finished, and zeros, which a
-/// file system leaves where it had not written the data before a power failure. Returns whether all of the rest is a
-/// savefile: packets may follow other damage, so such a file remains unchanged.
+/// Truncates a savefile to its whole packets. Zeros at the end, which a file system leaves where it had not written the
+/// data before a power failure, count as missing. Removed are these and the packet that the process had not finished.
+/// Returns whether all of the rest is a savefile: packets may follow other damage, so such a file remains unchanged.
 fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
     let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
     let format = reader.format();
-    loop {
+    let end = loop {
         let before = reader.offset();
-        let (end, is_tail) = match reader.next_record() {
+        match reader.next_record() {
             // A pcap file of zeros is one of empty packets.
-            Ok(Some(record)) if record.wire_len > 0 || format == Format::Pcapng => continue,
-            Ok(Some(_)) => (before, is_zero_from(file, before)?),
+            Ok(Some(record)) if record.wire_len == 0 && format == Format::Pcap => break before,
+            Ok(Some(_)) => {}
             Ok(None) => return Ok(true),
-            Err(ReadError::Truncated { .. }) => {
-                (reader.offset(), is_unfinished(file, reader.offset(), format)?)
-            }
-            Err(ReadError::Malformed { .. }) => {
-                let block = if format == Format::Pcapng { block_len(file, reader.offset())? } else { 0 };
-                (reader.offset(), is_zero_from(file, reader.offset() + block)?)
-            }
+            Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => break reader.offset(),
             Err(_) => return Ok(false),
-        };
-        if is_tail {
-            file.set_len(end)?;
         }
-        return Ok(is_tail);
+    };
+    let is_tail = is_unfinished(file, end, format, reader.interfaces())?;
+    if is_tail {
+        file.set_len(end)?;
     }
+    Ok(is_tail)
 }
 
-/// Lengths in the head of a pcap packet or of a pcapng block.
+/// The beginning of a pcap packet or of a pcapng block.
 #[derive(Debug)]
 struct Head([u8; HEAD_LEN]);
 
 /// Of an enhanced packet block up to the captured length. A pcap packet has 16 bytes.
 const HEAD_LEN: usize = 24;
-/// The type of an enhanced packet block, and its bytes other than data, padding and options.
-const PACKET_BLOCK: u32 = 6;
+/// Bytes of an enhanced packet block other than data, padding and options.
 const PACKET_BLOCK_LEN: u32 = 32;
-/// The longest options of a packet block, and the longest other block, that the recorder writes.
+/// The longest options of a packet block that the recorder writes.
 const OPTIONS_LEN_MAX: u32 = 1 << 10;
+/// The longest block of another type: it contains a few texts of 64 KiB at most.
+const BLOCK_LEN_MAX: u32 = 1 << 20;
 
 impl Head {
     /// The recorder writes little-endian files.
@@ -174,39 +167,64 @@ impl Head {
         u32::from_le_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
     }
 
-    /// Whether the recorder writes such a head.
-    fn is_ours(&self, format: Format) -> bool {
+    /// The length of the packet or block, if the recorder writes such a head.
+    fn len(&self, format: Format, interfaces: &[Interface]) -> Option<u64> {
         match format {
-            Format::Pcap => self.word(8) <= self.word(12),
-            Format::Pcapng if self.word(0) == PACKET_BLOCK => self
-                .word(20)
-                .checked_next_multiple_of(4)
-                .and_then(|data| self.word(4).checked_sub(data)?.checked_sub(PACKET_BLOCK_LEN))
-                .is_some_and(|options| options <= OPTIONS_LEN_MAX),
-            Format::Pcapng => self.word(4) <= BLOCK_LEN_MAX,
+            Format::Pcap => {
+                let snap_len = interfaces.first()?.snap_len;
+                let [nanos, captured, wire] = [4, 8, 12].map(|at| self.word(at));
+                (nanos < 1_000_000_000 && captured <= snap_len && captured <= wire && wire > 0)
+                    .then_some(16 + u64::from(captured))
+            }
+            Format::Pcapng => {
+                let [block_type, len, interface, captured] = [0, 4, 8, 20].map(|at| self.word(at));
+                let is_ours = match block_type {
+                    // An enhanced packet.
+                    6 => {
+                        let rest = PACKET_BLOCK_LEN..=PACKET_BLOCK_LEN + OPTIONS_LEN_MAX;
+                        (interface as usize) < interfaces.len()
+                            && captured <= PACKET_BYTES_MAX
+                            && len
+                                .checked_sub(captured.next_multiple_of(4))
+                                .is_some_and(|len| rest.contains(&len))
+                    }
+                    // An interface, or its statistics.
+                    1 | 5 => len <= BLOCK_LEN_MAX,
+                    _ => false,
+                };
+                is_ours.then_some(len.into())
+            }
         }
     }
 }
 
-/// Whether the packet or block at `offset`, which extends beyond the end of the file, is one that the process had not
-/// finished: its head is not complete either, or is one that the recorder writes. Otherwise its length is damaged, and
-/// packets follow.
-fn is_unfinished(file: &File, offset: u64, format: Format) -> io::Result<bool> {
+/// Whether the packet or block at `offset` extends beyond what was written and the written part of its head is the
+/// recorder's. Otherwise it is damaged, and packets may follow.
+fn is_unfinished(file: &File, offset: u64, format: Format, interfaces: &[Interface]) -> io::Result<bool> {
+    let written = written_len(file)?;
     let mut head = Head([0; HEAD_LEN]);
     let needed = if format == Format::Pcap { 16 } else { HEAD_LEN };
-    let read = read_up_to(file, &mut head.0[..needed], offset)?;
-    Ok(read < needed || head.is_ours(format))
+    if written < offset + needed as u64 {
+        return Ok(true);
+    }
+    file.read_exact_at(&mut head.0[..needed], offset)?;
+    Ok(head.len(format, interfaces).is_some_and(|len| offset + len > written))
 }
 
-/// The length of the pcapng block at `offset`, of which only the beginning may have been written; 0 if there is none in
-/// the file.
-fn block_len(file: &File, offset: u64) -> io::Result<u64> {
-    let mut head = [0; 8];
-    let read = read_up_to(file, &mut head, offset)?;
-    let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
-    let is_here =
-        read == head.len() && len <= BLOCK_LEN_MAX && offset + u64::from(len) <= file.metadata()?.len();
-    Ok(if is_here { len.into() } else { 0 })
+/// The length of the file without zeros at its end.
+fn written_len(file: &File) -> io::Result<u64> {
+    let mut buffer = vec![0; 1 << 16];
+    let mut end = file.metadata()?.len();
+    while end > 0 {
+        let begin = end.saturating_sub(buffer.len() as u64);
+        let part = &mut buffer[..(end - begin) as usize];
+        file.read_exact_at(part, begin)?;
+        if let Some(last) = part.iter().rposition(|&byte| byte != 0) {
+            return Ok(begin + last as u64 + 1);
+        }
+        end = begin;
+    }
+    Ok(0)
 }
 
 /// Fills the buffer, or reads to the end of the file.
@@ -221,23 +239,16 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(read)
 }
 
-/// Whether the file contains only zeros from `offset` on.
-fn is_zero_from(file: &File, mut offset: u64) -> io::Result<bool> {
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        let read = file.read_at(&mut buffer, offset)?;
-        if read == 0 || buffer[..read].iter().any(|&byte| byte != 0) {
-            return Ok(read == 0);
-        }
-        offset += read as u64;
-    }
-}
-
-/// The same for a compressed file; each frame contains whole packets. A frame that begins after the first one that cannot
-/// be decompressed may contain packets.
+/// The same for a compressed file; each frame contains whole packets. The end is an unfinished frame if decompression
+/// succeeds as far as it was written, and if no other frame begins in it.
 fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool> {
     let Some((bytes, end)) = whole_frames(file, compression)? else { return Ok(false) };
-    if contains_after(file, bytes + 1, compression.frame_head())? {
+    let len = file.metadata()?.len();
+    // Fewer zeros than four may be the upper bytes of the length that ends a gzip member.
+    let written = Some(written_len(file)?).filter(|written| len - written >= 4).unwrap_or(len);
+    if !is_torn_frame(file, bytes..written, compression)?
+        || contains_after(file, bytes + 1, compression.frame_head())?
+    {
         return Ok(false);
     }
     file.set_len(bytes)?;
@@ -366,6 +377,8 @@ pub(crate) fn sync_directory(directory: &Path) -> io::Result<()> {
 mod tests {
     use std::io::Read;
 
+    use proptest::collection::vec;
+    use proptest::prelude::*;
     use wirecap_savefile::Sink;
 
     use super::*;
@@ -425,6 +438,191 @@ mod tests {
                     assert!(fs::read(&part).unwrap() == damaged, "{extension} {fill} {hole:?}");
                 }
             }
+        }
+    }
+
+    /// A plain file as the recorder writes it: its bytes, and where its packets begin; the last offset is their end.
+    fn plain_file(format: Format, lens: &[usize], snap_len: usize, text: bool) -> (Vec<u8>, Vec<usize>) {
+        let word = |value: usize| (value as u32).to_le_bytes();
+        let pcapng = format == Format::Pcapng;
+        let mut bytes = Vec::new();
+        let words: &[usize] = match format {
+            Format::Pcap => &[0xa1b2_3c4d, 0x0004_0002, 0, 0, snap_len, 1],
+            // A section and an interface.
+            Format::Pcapng => {
+                &[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, 0xffff_ffff, 0xffff_ffff, 28, 1, 20, 1, snap_len, 20]
+            }
+        };
+        words.iter().for_each(|&value| bytes.extend(word(value)));
+        let mut begins = Vec::new();
+        let mut state = 7_u64;
+        for (number, &wire_len) in lens.iter().enumerate() {
+            begins.push(bytes.len());
+            let len = wire_len.min(snap_len);
+            let block = 32 + len.next_multiple_of(4);
+            let (seconds, nanos) = (1_700_000_000 + number, number * 1000 + 1);
+            match pcapng {
+                true => [6, block, 0, seconds, nanos, len, wire_len]
+                    .map(word)
+                    .iter()
+                    .for_each(|w| bytes.extend(w)),
+                false => [seconds, nanos, len, wire_len].map(word).iter().for_each(|w| bytes.extend(w)),
+            }
+            for _ in 0..len {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let byte = (state >> 56) as u8;
+                bytes.push(if text { b' ' + byte % 90 } else { byte });
+            }
+            if pcapng {
+                bytes.resize(bytes.len().next_multiple_of(4), 0);
+                bytes.extend(word(block));
+            }
+        }
+        begins.push(bytes.len());
+        (bytes, begins)
+    }
+
+    /// What `salvage` makes of a file with these bytes: whether it is complete, and its bytes.
+    fn salvaged(bytes: &[u8], extension: &str) -> (bool, Vec<u8>) {
+        let directory = tempfile::tempdir().unwrap();
+        let part = directory.path().join(format!("t.{extension}.part"));
+        fs::write(&part, bytes).unwrap();
+        let path = salvage(&part).unwrap().expect("the file is not empty");
+        (path != part, fs::read(&path).unwrap())
+    }
+
+    const PLAIN: [(Format, &str); 2] = [(Format::Pcap, "pcap"), (Format::Pcapng, "pcapng")];
+
+    #[test]
+    fn a_torn_end_is_cut_wherever_the_written_bytes_end() {
+        for (format, extension) in PLAIN {
+            let (bytes, begins) = plain_file(format, &[100, 301, 90, 100], 1000, false);
+            let last = begins[3];
+            for end in last + 1..bytes.len() {
+                for zeros in [0, 4096] {
+                    let torn = [&bytes[..end], &vec![0; zeros][..]].concat();
+                    let (is_complete, rest) = salvaged(&torn, extension);
+                    let what = format!("{extension}: {} bytes and {zeros} zeros", end - last);
+                    assert!(is_complete, "{what}");
+                    // A pcap file does not show that the rest of a packet was not written, and the upper bytes of a
+                    // block's length are zeros.
+                    let is_whole = zeros > 0 && rest.len() == bytes.len();
+                    assert!(rest == bytes[..last] || is_whole, "{what}: {} bytes", rest.len());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_damaged_length_is_not_cut_whatever_it_is() {
+        for (format, extension) in PLAIN {
+            for (snap_len, zeros) in [(96, 0), (96, 5000), (2000, 0), (2000, 5000)] {
+                let (mut bytes, begins) = plain_file(format, &[1500; 40], snap_len, true);
+                let written = bytes.len();
+                bytes.resize(written + zeros, 0);
+                let places: &[usize] = if format == Format::Pcap { &[8] } else { &[4, 20] };
+                let begin = begins[20];
+                let to_end = written - begin;
+                let near_end =
+                    [to_end - 16, to_end - 12, to_end - 4, to_end, to_end + 4, to_end + 400, to_end + 4000];
+                for place in places {
+                    for value in near_end.into_iter().chain([65_536, 262_144, 1 << 20, 3 << 20]) {
+                        let mut damaged = bytes.clone();
+                        damaged[begin + place..][..4].copy_from_slice(&(value as u32).to_le_bytes());
+                        let (_, rest) = salvaged(&damaged, extension);
+                        let what = format!("{extension}, {snap_len}: {value} at {place}, {zeros} zeros");
+                        assert!(rest.len() >= written, "{what}: {} of {written} bytes", rest.len());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_of_a_type_that_the_recorder_does_not_write_is_not_cut() {
+        let (bytes, begins) = plain_file(Format::Pcapng, &[1500; 40], 2000, true);
+        let mut damaged = bytes.clone();
+        damaged[begins[20]..][..8].copy_from_slice(&[0x0bad_u32, 500_000].map(u32::to_le_bytes).concat());
+        assert!(salvaged(&damaged, "pcapng") == (false, damaged));
+    }
+
+    #[test]
+    fn a_last_frame_that_is_damaged_but_not_torn_is_not_cut() {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+            let directory = tempfile::tempdir().unwrap();
+            let (bytes, ends) = six_frames(compression, directory.path());
+            // A hole in a gzip member, and zeros after one, can look like a missing end: there the checksum is damaged.
+            let (damage, numbers_of_zeros) = match compression {
+                Compression::Gzip => (ends[5] - 8..ends[5] - 4, &[0][..]),
+                _ => (ends[4] + 8000..ends[4] + 12_000, &[0, 9000][..]),
+            };
+            for &zeros in numbers_of_zeros {
+                let mut damaged = [&bytes[..], &vec![0; zeros][..]].concat();
+                damaged[damage.clone()].fill(0);
+                let extension = format!("pcapng.{extension}");
+                assert!(salvaged(&damaged, &extension) == (false, damaged), "{extension}, {zeros} zeros");
+            }
+        }
+    }
+
+    #[test]
+    fn a_compressed_file_is_cut_wherever_the_written_bytes_end() {
+        for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
+            let directory = tempfile::tempdir().unwrap();
+            let (mut bytes, ends) = six_frames(compression, directory.path());
+            let frames = File::open(directory.path().join("frames")).unwrap();
+            bytes.extend(whole_frames(&frames, compression).unwrap().unwrap().1);
+            let near = |end: usize| end - 12..=(end + 40).min(bytes.len());
+            for end in near(ends[4]).chain(near(ends[5])).chain([ends[4] + 9000, bytes.len()]) {
+                for zeros in [0, 4096] {
+                    let torn = [&bytes[..end], &vec![0; zeros][..]].concat();
+                    let (is_complete, rest) = salvaged(&torn, &format!("pcapng.{extension}"));
+                    let whole = ends.iter().rfind(|&&whole| whole <= end).unwrap();
+                    let what = format!("{extension}: {end} and {zeros} zeros");
+                    assert!(is_complete && rest.starts_with(&bytes[..*whole]), "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_of_reading_is_not_the_end_of_a_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let unreadable = File::open(directory.path()).unwrap();
+        for compression in [Compression::Gzip, Compression::Zstandard] {
+            assert!(whole_frames(&unreadable, compression).is_err(), "{compression:?}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_hole_costs_no_packet_that_is_not_in_it(
+            lens in vec(60..1500_usize, 8..60),
+            is_pcapng in any::<bool>(),
+            text in any::<bool>(),
+            snap_len in prop_oneof![Just(96_usize), Just(262_144)],
+            hole in (0.0..1.0_f64, 1..9000_usize),
+            fill in prop_oneof![Just(0_u8), Just(0xff), any::<u8>()],
+            zeros in prop_oneof![Just(0_usize), 1..9000_usize],
+        ) {
+            let (format, extension) = PLAIN[usize::from(is_pcapng)];
+            let (mut bytes, begins) = plain_file(format, &lens, snap_len, text);
+            let written = bytes.len();
+            let begin = begins[0] + (hole.0 * (written - begins[0]) as f64) as usize;
+            let end = written.min(begin + hole.1);
+            bytes[begin..end].fill(fill);
+            bytes.resize(written + zeros, 0);
+            let (is_complete, rest) = salvaged(&bytes, extension);
+            prop_assert!(bytes.starts_with(&rest));
+            prop_assert!(is_complete || rest == bytes);
+            // The packet in which the hole begins may be cut only if nothing was written after it.
+            let first_damaged = begins.partition_point(|&offset| offset <= begin) - 1;
+            let data_end = bytes.iter().rposition(|&byte| byte != 0).unwrap() + 1;
+            let is_last = begins[first_damaged + 1] >= data_end;
+            let kept = if is_last { begins[first_damaged] } else { data_end };
+            prop_assert!(rest.len() >= kept, "{} of {written} bytes, hole {begin}..{end}", rest.len());
         }
     }
 }
