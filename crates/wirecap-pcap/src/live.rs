@@ -327,15 +327,14 @@ impl Live {
             self.membership.as_ref().is_none_or(|group| group.counts_of(home))
         };
         let tallies = (0..self.capture.ring_count()).filter(is_own).map(|ring| self.capture.tally(ring));
-        let (mut arrived, mut delivered, mut dropped) = (0, 0, 0);
+        let (mut arrived, mut delivered, mut dropped_of_rings) = (0, 0, 0);
         for tally in tallies {
             arrived += tally.arrived;
             delivered += tally.delivered;
-            dropped += tally.dropped;
+            dropped_of_rings += tally.dropped;
         }
-        if let Some(group) = &self.membership {
-            dropped = group.dropped();
-        }
+        // Other handles of a group may have counted some of these rings' drops before.
+        let dropped = self.membership.as_ref().map_or(dropped_of_rings, Membership::dropped);
         let taken = self.taken.load(Ordering::Relaxed);
         // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if user space
         // rejects them afterwards.
