@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -94,12 +95,13 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free, and whose next one is free.
+/// A port that is free, and whose next one is free. No connection gets it from the kernel: it is below the local ports.
 fn free_ports() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 5000) as u16 * 2;
     for _ in 0..1000 {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+        let port = first + NEXT.fetch_add(2, Ordering::Relaxed);
+        if [port, port + 1].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
             return port;
         }
     }
@@ -363,6 +365,7 @@ fn each_error_of_a_cluster_says_what_is_wrong() {
     let archive = recordings.archive();
     let statement = "SELECT count(*) FROM packets";
     let nothing = format!("http://127.0.0.1:{}", free_ports());
+    let free = format!("127.0.0.1:{}", free_ports());
     let server = Server::new(recordings.folder.path());
     let other = format!("http://{}", server.address);
     let (without_executors, cluster) = (Cluster::new(0), Cluster::new(1));
@@ -400,7 +403,7 @@ fn each_error_of_a_cluster_says_what_is_wrong() {
             "pcap_filter",
         ),
         (&["sql", "-a", archive, statement, "--cluster", &without_executors.url], 1, "has no executors"),
-        (&["executor", "--scheduler", &nothing], 1, "cannot reach the scheduler"),
+        (&["executor", "--scheduler", &nothing, "--listen", &free], 1, "cannot reach the scheduler"),
         (&["executor", "--scheduler", &cluster.url, "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
         (&["executor", "--scheduler", &cluster.url, "--listen", "localhost"], 2, "expected IP:PORT"),
         (&["scheduler", "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
