@@ -117,7 +117,8 @@ fn a_user_with_capabilities_gives_them_up() {
         finished.assert_success();
         assert_eq!(finished.ledger()["recorded"]["in_file"], 100, "{}", finished.stderr);
         assert!(!finished.stderr.contains("refused"), "{}", finished.stderr);
-        let modes = names(&folder).into_iter().map(|name| fs::metadata(folder.join(name)).unwrap().mode() & 0o777);
+        let modes =
+            names(&folder).into_iter().map(|name| fs::metadata(folder.join(name)).unwrap().mode() & 0o777);
         assert_eq!(modes.collect::<Vec<_>>(), [0o640, 0o640]);
     }
 }

@@ -209,8 +209,7 @@ mod tests {
     #[test]
     fn a_period_that_is_not_aligned_may_have_a_fraction_of_a_second() {
         let period = Period { length: Duration::from_millis(1500), is_aligned: false };
-        let mut cutter =
-            Cutter::new(CutRules { period: Some(period), ..CutRules::default() }, summer_time);
+        let mut cutter = Cutter::new(CutRules { period: Some(period), ..CutRules::default() }, summer_time);
         cutter.open(10 * SECOND, 0, 0);
         cutter.add(1);
         assert!(!cutter.is_over(11_499_999_999) && cutter.is_over(11_500_000_000));
