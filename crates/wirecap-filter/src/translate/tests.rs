@@ -2,7 +2,8 @@
 
 use wirecap_testbed::privileged;
 
-use crate::bpf::asm::{Assembler, Reg};
+use super::user_program;
+use crate::bpf::asm::{Assembler, Insn, Reg};
 use crate::choices::Choices;
 use crate::kernel::{self, WAYS, Way, XdpFilter};
 use crate::packets::{frame, jumbo, noise};
@@ -150,5 +151,72 @@ fn properties_that_an_xdp_program_does_not_have_are_rejected() {
             assert!(matches!(reading(extension, address), Err(Unsupported::Extension { .. })), "{extension}");
         }
         assert!(matches!(reading(4, None), Err(Unsupported::Extension { .. })), "no address to compare with");
+    }
+}
+
+/// Half-words of the packet, each of which an XDP program checks against the packet's end.
+fn loads(count: usize) -> Vec<(u16, u32)> {
+    vec![(0x28, 12); count]
+}
+
+#[test]
+fn jumps_count_only_on_paths_that_are_possible() {
+    const MANY: usize = 9000;
+    for way in WAYS {
+        let emitted = |insns: &[(u16, u32)]| emitted(&filter(insns), way, None);
+        // Jumps over the loads, and returns before them.
+        assert_eq!(emitted(&[&[(0x05, MANY as u32)], &*loads(MANY), &[(0x06, 96)]].concat()), Ok(()));
+        assert_eq!(emitted(&[&[(0x06, 96)], &*loads(MANY), &[(0x06, 96)]].concat()), Ok(()));
+        let through = emitted(&[&*loads(MANY), &[(0x06, 96)]].concat());
+        assert!(matches!(through, Err(Unsupported::TooManyJumps { jumps: 9001.., .. })), "{through:?}");
+    }
+}
+
+#[test]
+fn a_branch_to_the_next_instruction_is_one_jump() {
+    let len = |jt, jf| {
+        let insn = |code, k| ClassicInsn { code, jt: 0, jf: 0, k };
+        let branch = ClassicInsn { code: 0x15, jt, jf, k: 0x0800 };
+        let insns = vec![insn(0x28, 12), branch, insn(0x06, 96), insn(0x06, 64)];
+        user_program(&Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound")).unwrap().len()
+    };
+    assert_eq!(len(0, 1), len(1, 0));
+}
+
+#[test]
+fn a_match_in_the_first_fragment_is_not_looked_at_again() {
+    let mut asm = Assembler::new();
+    let (context, reject) = (Reg::R6, asm.label());
+    let target = XdpTarget { context, reject, multi_buffer: true, address_arithmetic: true, address: None };
+    filter(&[(0x28, 12), (0x06, 96)]).emit_xdp(&mut asm, &target).unwrap();
+    asm.exit().bind(reject).mov32(Reg::R0, 0).exit();
+    let code = asm.finish().unwrap();
+    let matches = |insn: &Insn| insn.opcode == 0xb4 && insn.constant == 96;
+    let first = code.iter().position(matches).unwrap();
+    assert!(code[first + 1..].iter().any(matches), "the second pass, in which the kernel reads");
+    // An unconditional jump to the end of the filter.
+    assert_eq!((code[first + 1].opcode, code[first + 1].offset as usize), (0x05, code.len() - first - 5));
+}
+
+/// A loop that runs three times leaves all scratch memory as it is.
+#[test]
+fn loops_and_scratch_memory_do_not_disturb_each_other() {
+    for slot in 0..16 {
+        let insns = [
+            (0x00, 0, 42),
+            (0x02, 0, slot),
+            (0x01, 0, 3),
+            // The loop: X decreases to 0.
+            (0x87, 0, 0),
+            (0x14, 0, 1),
+            (0x07, 0, 0),
+            (0x15, 1, 0),
+            (0x05, 0, 5_u32.wrapping_neg()),
+            (0x60, 0, slot),
+            (0x16, 0, 0),
+        ];
+        let insns = insns.map(|(code, jt, k)| ClassicInsn { code, jt, jf: 0, k }).to_vec();
+        let filter = Filter::from_program(insns, LinkType::ETHERNET).expect("it is sound");
+        assert_eq!(result(&filter, &[0; 60], 60, &Context::default()), 42, "slot {slot}");
     }
 }
