@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test clients check bench bench-check mutants fuzz-check instructions soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -49,10 +49,11 @@ fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain
 	@.ci/need g++:g++
 	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
-test: deps-test ## All tests, on real veth pairs where a kernel is needed
+test: deps-test ## All tests, on real veth pairs where a kernel is needed: minutes
 	cargo test --workspace --locked
-	.ci/at-least 15 cargo test --locked -p wirecap-savefile --no-default-features --lib
-	$(MAKE) --no-print-directory test-sim test-model test-miri
+	.ci/at-least 40 cargo test --locked -p wirecap-savefile --no-default-features --lib
+
+models: test-sim test-model test-miri ## 100,000 random schedules of the simulator, loom, and Miri: minutes
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs fewer
 	.ci/at-least 50 cargo test --locked -p wirecap --lib --release -- sim::
@@ -73,16 +74,15 @@ test-model: deps-build # Every interleaving of the rings' and queues' atomics (l
 # The modules with unsafe code that need no kernel, and the modules that exercise them.
 MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
 
-# Miri needs a nightly toolchain; without one the target reports SKIP.
+# Miri needs a nightly toolchain, which .ci/nightly names and installs; without one the target reports SKIP.
 test-miri: deps-build
-	@if ! rustup toolchain list 2>/dev/null | grep -q nightly; then \
+	@toolchain=$$(.ci/nightly miri rust-src) || { \
 	  echo "SKIP: Miri needs a nightly toolchain (rustup toolchain install nightly)"; \
 	  [ -z "$${WIRECAP_NO_SKIP:-}" ] || exit 1; \
-	else \
-	  rustup component add --toolchain nightly miri rust-src >/dev/null 2>&1 || true; \
-	  MIRIFLAGS=-Zmiri-disable-isolation .ci/at-least 60 \
-	    cargo +nightly miri test --locked -p wirecap --lib --target-dir target/miri -- $(MIRI_MODULES); \
-	fi
+	  exit 0; \
+	}; \
+	MIRIFLAGS=-Zmiri-disable-isolation .ci/at-least 60 \
+	  cargo +$$toolchain miri test --locked -p wirecap --lib --target-dir target/miri -- $(MIRI_MODULES)
 
 # Unit tests, since qemu-user does not emulate bpf(2), AF_XDP and packet rings; tests that need them are skipped.
 AARCH64 := aarch64-unknown-linux-gnu
@@ -94,11 +94,15 @@ aarch64: deps-aarch64 ## Builds everything for aarch64, and runs the unit tests 
 
 # ThreadSanitizer sees accesses of this process only: the kernel's half of the rings is the loom models' and Miri's part.
 race: deps-test ## The engine's and the drop-in's tests under ThreadSanitizer, with a nightly toolchain: long
-	rustup component add --toolchain nightly rust-src
-	RUSTFLAGS=-Zsanitizer=thread WIRECAP_NO_SKIP=1 .ci/at-least 300 cargo +nightly test -Zbuild-std --locked --no-fail-fast \
+	toolchain=$$(.ci/nightly rust-src); \
+	RUSTFLAGS=-Zsanitizer=thread WIRECAP_NO_SKIP=1 .ci/at-least 300 cargo +$$toolchain test -Zbuild-std --locked --no-fail-fast \
 	  --target x86_64-unknown-linux-gnu --target-dir target/race -p wirecap -p wirecap-pcap --lib --tests
 
-check: deps-build fuzz-check ## Format, lints and documentation, warnings denied
+# A minimal toolchain lacks these two.
+deps-check: deps-build
+	@{ cargo fmt --version && cargo clippy --version; } >/dev/null 2>&1 || rustup component add rustfmt clippy
+
+check: deps-check fuzz-check ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
@@ -132,6 +136,11 @@ faults: deps-test ## Records to failing disks in all combinations, and kills a h
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_KILLS=100 cargo test --locked -p wirecap-cli --test faults -- --test-threads=1
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- a_stalled_disk
+
+skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of two: minutes
+	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 6 cargo test --locked -p wirecap --test group -- skew::
+	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 1 cargo test --locked -p wirecap-cli --test forward -- load::with_heavy
+	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 2 cargo test --locked -p wirecap-pcap --test group -- heavy_handlers the_statistics
 
 instructions: deps-bench ## Counts instructions per packet without a kernel, and fails if they exceed the committed baseline
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check

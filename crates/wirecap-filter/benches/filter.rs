@@ -14,7 +14,7 @@ use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
 use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
 use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
-use wirecap_testbed::{Bound, Figure, Goals};
+use wirecap_testbed::{Bound, Figure, Goals, skip};
 
 const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;
@@ -236,7 +236,7 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     cases().iter().for_each(|case| measure(case, goals.as_mut()));
     match Map::create(MapKind::Array, "probe", 4, 1) {
         Ok(_) => cases().iter().for_each(measure_in_kernel),
-        Err(error) => println!("SKIP what a rejected packet costs in the kernel: {error}"),
+        Err(error) => skip(&format!("what a rejected packet costs in the kernel: {error}")),
     }
     goals.filter(|_| has("--check")).map_or(Ok(()), Goals::end)
 }

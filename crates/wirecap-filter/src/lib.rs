@@ -66,3 +66,28 @@ pub use sketch::{Need, Sketch};
 pub use socket::{SocketForm, Unsure};
 pub use translate::XdpTarget;
 pub use wirecap_savefile::LinkType;
+
+// What the integration tests generate and load, by the names that it has there.
+#[cfg(test)]
+extern crate self as wirecap_filter;
+#[cfg(test)]
+#[path = "../tests/filter/choices.rs"]
+#[allow(dead_code)] // The unit tests use a part of each.
+mod choices;
+#[cfg(test)]
+#[path = "../tests/filter/kernel.rs"]
+mod kernel;
+#[cfg(test)]
+#[path = "../tests/filter/limits.rs"]
+mod limits;
+#[cfg(test)]
+#[path = "../tests/filter/names.rs"]
+#[allow(dead_code)]
+mod names;
+#[cfg(test)]
+#[path = "../tests/filter/packets.rs"]
+#[allow(dead_code)]
+mod packets;
+#[cfg(test)]
+#[path = "../tests/filter/programs.rs"]
+mod programs;

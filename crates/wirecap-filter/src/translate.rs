@@ -8,6 +8,8 @@
 #![cfg_attr(any(miri, not(target_arch = "x86_64")), allow(dead_code, unused_imports))]
 
 mod load;
+#[cfg(test)]
+mod tests;
 mod user;
 mod xdp;
 

@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::thread;
+
 use common::{Bed, Library, compile, said};
 use wirecap_testbed::{Namespace, VethPair, privileged};
 
@@ -22,23 +24,36 @@ fn a_handle_survives_forks_as_with_libpcap() {
         assert!(output.status.success(), "{device} {variables:?}: {}", said(&output));
         said(&output)
     };
-    let immediate = |library| run(library, "a1", &[], "immediate");
-    assert_eq!(immediate(Library::DropIn), immediate(Library::System), "in immediate mode");
-    let theirs = run(Library::System, "a1", &[], "both");
-    let several: [(&str, &[_]); 3] =
+    let several: [(&str, &[(&str, &str)]); 3] =
         [("a1", &[]), ("a1@0-1", &[]), ("a1", &[("WIRECAP_GROUP", "a1"), ("WIRECAP_WORKERS", "2")])];
-    for (device, variables) in several {
-        assert_eq!(run(Library::DropIn, device, variables, "both"), theirs, "{device} {variables:?}");
-    }
-    // A process that reads AF_XDP rings changes state that the other process relies on.
-    let same = theirs.find("== the child reads some").unwrap();
-    let expected = format!(
-        "{}== the child reads first, then the parent\n  child: exit 7\n  dispatch: -1 wirecap: another process has read \
-         from this handle since the fork; the engine xdp serves one\n  read 0\n",
-        &theirs[..same]
-    );
-    for device in ["a1", "a1@0-1"] {
-        let ours = run(Library::DropIn, device, &[("WIRECAP_ENGINE", "xdp")], "alone");
-        assert_eq!(ours, expected, "{device}");
-    }
+    // The programs mostly wait, each in a namespace of its own.
+    thread::scope(|scope| {
+        let run = &run;
+        let ours = scope.spawn(|| run(Library::DropIn, "a1", &[], "immediate"));
+        let theirs = scope.spawn(|| run(Library::System, "a1", &[], "immediate"));
+        let libpcaps = scope.spawn(|| run(Library::System, "a1", &[], "both"));
+        let drop_ins = several.map(|(device, variables)| {
+            let handle = scope.spawn(move || run(Library::DropIn, device, variables, "both"));
+            (handle, device, variables)
+        });
+        let alone = ["a1", "a1@0-1"].map(|device| {
+            let run = move || run(Library::DropIn, device, &[("WIRECAP_ENGINE", "xdp")], "alone");
+            (scope.spawn(run), device)
+        });
+        assert_eq!(ours.join().unwrap(), theirs.join().unwrap(), "in immediate mode");
+        let theirs = libpcaps.join().unwrap();
+        for (ours, device, variables) in drop_ins {
+            assert_eq!(ours.join().unwrap(), theirs, "{device} {variables:?}");
+        }
+        // A process that reads AF_XDP rings changes state that the other process relies on.
+        let same = theirs.find("== the child reads some").unwrap();
+        let expected = format!(
+            "{}== the child reads first, then the parent\n  child: exit 7\n  dispatch: -1 wirecap: another process has \
+             read from this handle since the fork; the engine xdp serves one\n  read 0\n",
+            &theirs[..same]
+        );
+        for (ours, device) in alone {
+            assert_eq!(ours.join().unwrap(), expected, "{device}");
+        }
+    });
 }

@@ -76,7 +76,13 @@ const COST_NS: &str = "200000";
 /// about half of what three can.
 const SKEWED_RATE: f64 = 1.6 * 5000.0;
 const SKEWED_BYTES: u16 = 1500;
-const SKEWED_TIME: Duration = Duration::from_secs(5);
+
+/// Its duration, long enough that one handler alone loses a fifth of it. `make skew` sets twenty seconds.
+fn skewed_time() -> Duration {
+    let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
+    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
+    Duration::from_secs_f64(seconds.unwrap_or(2.5))
+}
 
 /// Sends this load, in so many flows, to handlers on `devices` of a bed, and returns the counts.
 fn handlers(
@@ -100,7 +106,7 @@ fn handlers(
     assert_eq!(line, "ready\n", "{}", said(&finish(child)));
     let traffic = Traffic { sizes: Sizes::fixed(SKEWED_BYTES), flows, ..Traffic::to(&bed.pair.receiver) };
     let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
-    let (mut ticks, mut sent) = (Ticks::new(SKEWED_TIME), 0);
+    let (mut ticks, mut sent) = (Ticks::new(skewed_time()), 0);
     while let Some(at) = ticks.next_at() {
         for sequence in sent..(SKEWED_RATE * at) as u64 {
             sender.send(&traffic.frame(Stamp { queue: 0, sequence })).unwrap();

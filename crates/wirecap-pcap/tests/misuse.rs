@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{Bed, Library, compile, said};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, skip};
 
 /// valgrind exits with 9 on errors and on memory that is definitely or possibly lost.
 const VALGRIND: [&str; 5] = [
@@ -80,7 +80,7 @@ fn has_sanitizers() -> bool {
     let output = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
     let has = said(&output).contains('/');
     if !has {
-        eprintln!("SKIP: gcc has no sanitizers");
+        skip("gcc has no sanitizers");
     }
     has
 }

@@ -44,6 +44,10 @@ mod pcap_reader;
 mod pcapng;
 mod pcapng_reader;
 mod reader;
+#[cfg(test)]
+mod reading_tests;
+#[cfg(test)]
+mod roundtrip_tests;
 mod shared;
 mod sink;
 mod time;
@@ -178,3 +182,14 @@ pub struct Statistics {
     /// Delivered to the program that wrote the file (`isb_usrdeliv`).
     pub delivered: Option<u64>,
 }
+
+// What the integration tests read and build, by the names that it has there.
+#[cfg(test)]
+extern crate self as wirecap_savefile;
+#[cfg(test)]
+#[path = "../tests/savefile/order.rs"]
+mod order;
+#[cfg(test)]
+#[path = "../tests/savefile/packet.rs"]
+#[allow(dead_code)] // The unit tests use a part of it.
+mod packet;

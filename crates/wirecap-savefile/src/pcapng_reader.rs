@@ -236,7 +236,7 @@ fn ticks(fields: &mut Fields<'_>) -> Option<u64> {
 }
 
 fn ticks_of_words([high, low]: [u32; 2]) -> u64 {
-    u64::from(high) << 32 | u64::from(low)
+    (u64::from(high) << 32) + u64::from(low)
 }
 
 fn enhanced_packet(mut body: Fields<'_>) -> Option<BlockPacket> {

@@ -170,6 +170,12 @@ impl Snapshot {
         self.tx_queues.iter().map(|queue| queue.xdp_xmit_errors).sum()
     }
 
+    /// Frames that the interface's XDP program redirected, also those that a socket did not take: the driver's own count of
+    /// what a capture must account for. On a veth's receiving end, exact as soon as the receiving queues are empty.
+    pub fn redirected(&self) -> u64 {
+        self.rx_queues.iter().map(|queue| queue.xdp_redirect + queue.drops).sum()
+    }
+
     /// Frames handed to the interface in any way: sent, or lost at the peer's ring. On a veth's
     /// sending end, exact as soon as the receiving queues are empty.
     pub fn handed_over(&self) -> u64 {

@@ -38,6 +38,7 @@ mod steady;
 mod sys;
 mod testing;
 mod traffic;
+mod witness;
 
 pub use afxdp::AfXdpSender;
 pub use copier::KernelSender;
@@ -55,5 +56,6 @@ pub use packet::{PacketReceiver, PacketSender};
 pub use skip::{skip, skip_on_this_machine};
 pub use slow_core::SlowCore;
 pub use steady::{SteadySender, Ticks};
-pub use testing::{LossLock, loss_lock, privileged, traces, wait_until};
+pub use testing::{LossLock, frames_of_several_cells, loss_lock, privileged, traces, wait_until};
 pub use traffic::{Sizes, Stamp, Traffic};
+pub use witness::Witness;

@@ -1,9 +1,11 @@
 //! Rules for tests on a shared machine: when to skip, and when to wait.
 
 use std::env;
+use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,8 +13,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 use wirecap_filter::bpf::{Map, MapKind};
 
-use crate::Namespace;
-use crate::skip::skip;
+use crate::skip::{skip, skip_on_this_machine};
+use crate::{AfXdpSender, Namespace, SetupError, VethPair};
 
 /// Time limit for waiting on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,6 +33,29 @@ pub fn privileged() -> bool {
     let lacking = lacking.or_else(|| Map::create(MapKind::Array, "probe", 4, 1).err().map(|e| e.to_string()));
     lacking.iter().for_each(|lacking| skip(lacking));
     lacking.is_none()
+}
+
+/// Whether this kernel has AF_XDP frames of several cells: since Linux 6.6, so Debian 12 has none. If not, prints SKIP.
+///
+/// # Panics
+///
+/// If it cannot be tried, for instance without privileges.
+pub fn frames_of_several_cells() -> bool {
+    static ARE_THERE: OnceLock<bool> = OnceLock::new();
+    let are_there = *ARE_THERE.get_or_init(|| {
+        let namespace = Namespace::new().expect("a namespace");
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 9000).expect("a veth pair");
+        // The sender asks for them if the interface's frames are longer than a cell; older kernels reject the flag.
+        match AfXdpSender::on(&pair.sender, 0) {
+            Ok(_) => true,
+            Err(SetupError::Interface { source, .. }) if source.raw_os_error() == Some(libc::EINVAL) => false,
+            Err(error) => panic!("{error}: {:?}", error.source()),
+        }
+    });
+    if !are_there {
+        skip_on_this_machine("this kernel has no AF_XDP frames of several cells (Linux 6.6)");
+    }
+    are_there
 }
 
 /// Waits until `is_so` returns true, for at most a minute: tests wait for conditions, never for a time.
@@ -69,7 +94,7 @@ pub fn traces() -> Vec<PathBuf> {
         }
     }
     if found.is_empty() {
-        eprintln!("SKIP: no traces in {}", root.display());
+        skip_on_this_machine(&format!("no traces in {}", root.display()));
     }
     found.sort();
     found

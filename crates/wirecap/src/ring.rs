@@ -167,3 +167,65 @@ impl Ring for RxRing {
         RxRing::close(self);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ledger::Drops;
+
+    /// A ring with 3 of 10 packets waiting, and only what an engine must implement.
+    #[derive(Debug)]
+    struct Plain {
+        waiting: u32,
+    }
+
+    impl Ring for Plain {
+        fn identity(&self) -> &Arc<RingIdentity> {
+            unimplemented!("nothing asks for it")
+        }
+
+        fn capacity(&self) -> u32 {
+            10
+        }
+
+        fn chunk_cells(&self) -> u32 {
+            4
+        }
+
+        fn backlog(&self) -> u32 {
+            self.waiting
+        }
+
+        fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
+            Ok(None)
+        }
+
+        fn offload(&self, _help: Help) -> Result<Option<Chunk>, CaptureError> {
+            Ok(None)
+        }
+
+        fn watch(&self, _watch: &mut dyn FnMut(BorrowedFd<'_>)) {}
+
+        fn is_gone(&self) -> bool {
+            false
+        }
+
+        fn account(&self) -> Account {
+            let dropped = Drops { no_cell: 2, ring_full: 1, ..Drops::default() };
+            Account { delivered: 7, dropped, ..Account::default() }
+        }
+
+        fn close(&self) {}
+    }
+
+    #[test]
+    fn an_engine_that_says_no_more_has_the_counts_of_its_backlog_and_account() {
+        let ring = Arc::new(Plain { waiting: 3 });
+        assert_eq!(ring.cells(), Cells { waiting: 3, posted: 7, ..Cells::default() });
+        assert_eq!(ring.tally(), Tally { delivered: 7, arrived: 10, dropped: 3 });
+        assert_eq!((ring.arrived(), ring.unattended()), (10, 10));
+        assert!(!ring.is_empty() && Plain { waiting: 0 }.is_empty());
+        assert!(!ring.is_exhausted() && ring.packet_socket().is_none());
+        assert!(ring.read_in_place().is_none());
+    }
+}

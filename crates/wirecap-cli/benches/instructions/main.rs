@@ -81,7 +81,7 @@ fn main() -> Outcome<()> {
         if cli.check || cli.write {
             return Err("valgrind is not installed".into());
         }
-        println!("SKIP: valgrind is not installed");
+        wirecap_testbed::skip("valgrind is not installed");
         return Ok(());
     }
     let counted = callgrind::count_all(&cells)?;

@@ -8,7 +8,7 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{Bed, Run, calmest, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::{Bound, Figure, Generator, Goals, loss_lock};
+use wirecap_testbed::{Bound, Figure, Generator, Goals, loss_lock, skip};
 
 use crate::Effort;
 
@@ -69,7 +69,7 @@ impl Counting {
         let mut points = Vec::new();
         for packets in self.runs {
             let Some(point) = count_instructions(bed, generator, contender, packets, self.per_second)? else {
-                println!("  SKIP: valgrind is not installed");
+                skip("valgrind is not installed");
                 return Ok(None);
             };
             points.push(point);

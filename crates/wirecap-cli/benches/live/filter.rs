@@ -128,8 +128,9 @@ fn measure(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: 
     }
     let (delivered, seen) = (finished.ledger("/delivered")?, finished.ledger("/seen")?);
     let few = run.frames / 128;
-    if delivered.abs_diff(few) > few / 10 + 1 {
-        return Err(format!("{}: {delivered} of {seen} packets were delivered", contender.name).into());
+    if seen != run.frames || delivered.abs_diff(few) > few / 10 + 1 {
+        let (name, sent) = (contender.name, run.frames);
+        return Err(format!("{name}: {sent} were sent, {seen} seen, {delivered} delivered").into());
     }
     Ok(run)
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use wirecap_testbed::{
     Bound, Counters, Figure, Generator, Goals, Inline, Load, RxQueueCounts, SetupError, Sizes, Traffic,
-    drop_program, loss_lock,
+    drop_program, loss_lock, skip_on_this_machine,
 };
 
 use wirecap_lab::live::Outcome;
@@ -97,7 +97,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
 fn is_there(contender: &Contender) -> bool {
     let missing = contender.missing();
     if let Some(missing) = &missing {
-        println!("  SKIP: {}: {missing}", contender.name);
+        skip_on_this_machine(&format!("{}: {missing}", contender.name));
     }
     missing.is_none()
 }

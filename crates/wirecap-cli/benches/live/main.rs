@@ -12,6 +12,7 @@ mod replay;
 mod rivals;
 mod scraped;
 mod stopped;
+mod times;
 mod touch;
 
 use clap::{Parser, Subcommand};
@@ -65,6 +66,8 @@ enum Part {
     Forward(forward::Arguments),
     /// wirecap replay compared with tcpreplay: rate and timing
     Replay,
+    /// Errors of the times in a recording
+    Times,
     /// Attach an XDP program that passes or drops every packet
     Hold(filter::Arguments),
     /// The bare AF_XDP receive loop
@@ -142,12 +145,13 @@ fn run(part: Option<Part>, effort: Effort, goals: &mut Goals) -> Outcome<()> {
         Some(Part::Filter) => filter::run(effort, goals),
         Some(Part::Forward(arguments)) => forward::run(effort, &arguments, goals),
         Some(Part::Replay) => replay::run(effort, goals),
+        Some(Part::Times) => times::run(effort, goals),
         Some(Part::Bare(_) | Part::Touch(_) | Part::Hold(_)) => Ok(()),
         None => all().into_iter().try_for_each(|part| run(Some(part), effort, goals)),
     }
 }
 
-fn all() -> [Part; 12] {
+fn all() -> [Part; 13] {
     [
         Part::Filter,
         Part::Instructions,
@@ -161,5 +165,6 @@ fn all() -> [Part; 12] {
         Part::Scraped,
         Part::Forward(forward::Arguments::default()),
         Part::Replay,
+        Part::Times,
     ]
 }

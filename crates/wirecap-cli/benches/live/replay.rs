@@ -14,7 +14,9 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::{Bound, Counters, Figure, Goals, Sizes, Stamp, Traffic, drop_program};
+use wirecap_testbed::{
+    Bound, Counters, Figure, Goals, Sizes, Stamp, Traffic, drop_program, skip_on_this_machine,
+};
 
 use crate::Effort;
 
@@ -118,7 +120,7 @@ fn senders() -> Vec<Sender> {
         let there =
             sender.command(Path::new(""), Pace::Recorded).is_installed() || *sender == Sender::Wirecap;
         if !there {
-            println!("  SKIP: {} is not installed", sender.name());
+            skip_on_this_machine(&format!("{} is not installed", sender.name()));
         }
         there
     };

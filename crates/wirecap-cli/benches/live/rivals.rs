@@ -12,7 +12,7 @@ use wirecap_lab::live::contender::{Books, Contender, FILE};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::live::trial::{self, KernelSender};
-use wirecap_testbed::{Bound, Figure, Goals};
+use wirecap_testbed::{Bound, Figure, Goals, skip_on_this_machine};
 
 use crate::Effort;
 
@@ -100,7 +100,7 @@ pub(crate) fn installed(contenders: Vec<Contender>) -> Vec<Contender> {
     let is_installed = |contender: &Contender| {
         let installed = contender.command.is_installed();
         if !installed {
-            println!("  SKIP: {} is not installed", contender.name);
+            skip_on_this_machine(&format!("{} is not installed", contender.name));
         }
         installed
     };

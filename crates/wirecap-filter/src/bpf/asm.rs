@@ -148,6 +148,8 @@ pub enum Helper {
     XdpAdjustMeta = 54,
     /// `xdp_adjust_tail(context, delta)` moves the end of the frame; nonzero on failure.
     XdpAdjustTail = 65,
+    /// `probe_read_kernel(to, bytes, from)` copies from kernel memory; negative on failure.
+    ProbeReadKernel = 113,
     /// `probe_read_kernel_str(to, bytes, from)` copies a NUL-terminated string from kernel memory; negative
     /// on failure.
     ProbeReadKernelStr = 115,

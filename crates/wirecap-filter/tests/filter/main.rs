@@ -6,7 +6,6 @@ mod compile;
 mod differential;
 mod expressions;
 mod kernel;
-mod limits;
 mod mutated;
 mod names;
 mod packets;

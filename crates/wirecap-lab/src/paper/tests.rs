@@ -1,7 +1,7 @@
 //! The required agreement between paper and simulation.
 //!
 //! In a debug build the engine checks every posted cell, and a packet takes ten times as long. So a debug build
-//! runs a part of the trace; `make test` runs all of it in a release build.
+//! runs a part of the trace; `make models` runs all of it in a release build.
 
 use std::time::Duration;
 

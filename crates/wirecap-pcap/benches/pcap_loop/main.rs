@@ -23,7 +23,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use wirecap::bpf::Link;
 use wirecap_testbed::{
     Bound, CpuTime, Disturbance, Figure, Generator, Goals, Load, Namespace, Traffic, VethPair, cpu_times,
-    loss_lock, pass_program, privileged,
+    loss_lock, pass_program, privileged, skip,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
@@ -269,7 +269,7 @@ impl Bench {
     /// that arrive meanwhile.
     fn count_instructions_of_wakeups(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
-            println!("SKIP: valgrind is not installed");
+            skip("valgrind is not installed");
             return Ok(());
         }
         for rate in &self.extent.steady[..self.extent.waking_rates] {
@@ -295,7 +295,7 @@ impl Bench {
     /// Counts user-space instructions per packet, without the start and the end of the program.
     fn count_instructions(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
-            println!("SKIP: valgrind is not installed");
+            skip("valgrind is not installed");
             return Ok(());
         }
         let mut first = None;

@@ -25,7 +25,7 @@ use tempfile::TempDir;
 use bed::{ClientBed, Engine, Running, Settings};
 use common::Library;
 use table::{CLIENTS, Client, Way};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, skip_on_this_machine};
 
 /// How long a client may take to set its filter after it has opened its sockets.
 const SETTLING: Duration = Duration::from_millis(500);
@@ -100,7 +100,7 @@ impl Report {
             }
         }
         if !self.absent.is_empty() {
-            println!("SKIP: not available: {}", self.absent.join(", "));
+            skip_on_this_machine(&format!("not available: {}", self.absent.join(", ")));
         }
         let may_lack = std::env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
         let is_good = self.failed.is_empty()

@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use wirecap_savefile::{Conversion, Converted, Format, Interface, LinkType, Reader, StreamSink};
 
+use crate::order::{Big, Little, Order};
 use crate::packet::{Packet, read_whole};
-use crate::reading::{Big, Little, Order};
 
 /// Copies the packets that `chooses` accepts. Returns the file and the numbers of omitted items.
 fn convert(

@@ -5,9 +5,8 @@ mod converting;
 mod crash;
 mod creating;
 mod mutated;
+mod order;
 mod packet;
-mod reading;
-mod roundtrip;
 #[path = "../../../wirecap-testbed/src/skip.rs"]
 mod skip;
 mod tools;

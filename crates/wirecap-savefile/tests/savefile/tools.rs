@@ -1,14 +1,16 @@
 //! wirecap's files, read by common programs.
 
 use std::fs;
+use std::io::Cursor;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use wirecap_savefile::Timestamp;
 use wirecap_savefile::{
-    Direction, FileSink, Format, Interface, LinkType, Section, Statistics, StreamSink, Writer,
+    Direction, FileSink, Format, Interface, LinkType, Reader, Section, Statistics, StreamSink, Writer,
 };
 
+use crate::order::{Big, Little};
 use crate::packet::{Packet, read_whole};
 
 pub(crate) use crate::skip::skip;
@@ -220,4 +222,40 @@ fn a_file_and_a_stream_get_the_same_bytes() {
     let stream = writer.finish().expect("memory takes everything").into_inner();
     assert_eq!(fs::read(&path).expect("the file is there"), stream);
     assert_eq!(read_whole(&stream).len(), packets.len());
+}
+
+#[test]
+fn versions_and_reserved_bits_are_accepted_as_by_tcpdump() {
+    if !has("tcpdump") {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let tcpdump_reads = |file: &[u8]| {
+        let path = folder.path().join("file");
+        fs::write(&path, file).expect("the folder can be written to");
+        let tcpdump = Command::new("tcpdump").arg("-nr").arg(&path).output();
+        tcpdump.expect("it is installed").status.success()
+    };
+    let packet = [Little.words(&[5, 7, 4, 60]), vec![1, 2, 3, 4]].concat();
+    for link_type in [0, 1 << 16, 1 << 25, 0x03ff_0000, 1 << 26, 1 << 26 | 2 << 28, 1 << 27, 2 << 28] {
+        let head = [Little.u32(0xa1b2_c3d4), Little.u16(2), Little.u16(4)].concat();
+        let file = [head, Little.words(&[0, 0, 65_535, 1 | link_type]), packet.clone()].concat();
+        let ours = Reader::new(Cursor::new(file.clone()));
+        assert_eq!(ours.is_ok(), tcpdump_reads(&file), "{link_type:#x}: {ours:?}");
+        if let Ok(reader) = ours {
+            let fcs_len = (link_type & 1 << 26 != 0).then_some((link_type >> 28) as u8 * 2);
+            assert_eq!(reader.interfaces()[0].fcs_len, fcs_len, "{link_type:#x}");
+        }
+    }
+    for order in [Little, Big] {
+        for (minor, reserved) in [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 0xffff)] {
+            let version = [order.u16(1), order.u16(minor)].concat();
+            let section =
+                order.block(0x0a0d_0d0a, &[order.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
+            let interface = [order.u16(1), order.u16(reserved), order.u32(65_535)].concat();
+            let file = [section, order.block(1, &interface), order.enhanced(5, [1, 2, 3, 4])].concat();
+            let ours = Reader::new(Cursor::new(file.clone())).is_ok();
+            assert_eq!(ours, tcpdump_reads(&file), "1.{minor}, reserved {reserved:#x}, {order:?}");
+        }
+    }
 }

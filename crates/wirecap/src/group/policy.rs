@@ -94,3 +94,40 @@ impl Turn {
         self.owed = 0;
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn home_rings_take_turns() {
+        let mut turn = Turn::default();
+        assert_eq!([3; 7].map(|homes| turn.advance(homes)), [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(turn.advance(3), 1);
+        assert_eq!(turn.advance(2), 0, "the third ring is gone");
+    }
+
+    #[test]
+    fn after_a_ring_above_the_threshold_home_rings_get_what_the_policy_says() {
+        // What is owed at first, and after looks at home rings with so many packets.
+        for (next, owed, after) in [
+            (Next::HomeFirst, 0, [0, 0, 0]),
+            (Next::Fullest, 0, [0, 0, 0]),
+            (Next::Alternate, 1, [1, 0, 0]),
+            (Next::Round, 3, [2, 1, 0]),
+            (Next::Deficit, 10, [10, 6, 0]),
+        ] {
+            let mut turn = Turn::default();
+            assert!(turn.is_free());
+            turn.relieved(next, 3, 10);
+            assert_eq!((turn.owed, turn.is_free()), (owed, owed == 0), "{next:?}");
+            for (packets, owed) in [0, 4, 8].into_iter().zip(after) {
+                turn.looked(next, packets);
+                assert_eq!((turn.owed, turn.is_free()), (owed, owed == 0), "{next:?}");
+            }
+            turn.relieved(next, 3, 10);
+            turn.settle();
+            assert!(turn.is_free(), "{next:?}");
+        }
+    }
+}

@@ -84,3 +84,24 @@ mod model {
         });
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_stays_until_a_later_look_finds_nothing() {
+        let pressure = Pressure::default();
+        assert!(!pressure.is_noted());
+        let earlier = pressure.look();
+        pressure.note();
+        assert!(pressure.is_noted());
+        pressure.settle(earlier);
+        assert!(pressure.is_noted(), "the look began before the note");
+        let later = pressure.look();
+        pressure.settle(later);
+        assert!(!pressure.is_noted());
+        pressure.settle(earlier);
+        assert!(!pressure.is_noted(), "a look that ends late takes nothing back");
+    }
+}

@@ -770,8 +770,13 @@ mod tests {
         let (blocks, kernel) = ring();
         let packets = |number: u64| 1 + (number % 7) as u32;
         let (give_back, given_back) = mpsc::channel::<OpenBlock>();
+        // Without a pause while the other thread runs; if it has no processor, this thread gives its own up.
+        let pause = |looks: &mut u32| {
+            *looks += 1;
+            if *looks % 10_000 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
+        };
         let fill = move || {
-            let mut held = VecDeque::new();
+            let (mut held, mut looks) = (VecDeque::new(), 0);
             for number in 1..=LAPS {
                 let start = ((number - 1) % 4) as usize * 4096;
                 // SAFETY: a block's description is only accessed atomically here and in `Blocks`.
@@ -779,7 +784,7 @@ mod tests {
                 while word(place::STATUS).load(Ordering::Acquire) != libc::TP_STATUS_KERNEL {
                     match given_back.try_recv() {
                         Ok(block) => held.push_back(block),
-                        Err(TryRecvError::Empty) => {}
+                        Err(TryRecvError::Empty) => pause(&mut looks),
                         Err(TryRecvError::Disconnected) => return,
                     }
                     if held.len() == 4 {
@@ -796,12 +801,12 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(fill);
             // Dropped here, so that a failure ends the other thread.
-            let give_back = give_back;
+            let (give_back, mut looks) = (give_back, 0);
             for number in 1..=LAPS {
                 let block = loop {
                     match blocks.open_next() {
                         Some(block) => break block,
-                        None => std::hint::spin_loop(),
+                        None => pause(&mut looks),
                     }
                 };
                 assert_eq!(block.left(), packets(number), "block {number}");

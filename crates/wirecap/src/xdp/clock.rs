@@ -31,7 +31,7 @@ const KEY: i16 = -4;
 const DEVICE_TIME: i16 = -16;
 /// The kernel's function that returns a packet's hardware timestamp to a program (kernel documentation,
 /// `networking/xdp-rx-metadata.rst`).
-const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
+pub(super) const DEVICE_CLOCK: &str = "bpf_xdp_metadata_rx_timestamp";
 
 /// The stored values of the last reading, for each CPU.
 mod reading {

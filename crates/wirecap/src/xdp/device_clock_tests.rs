@@ -1,11 +1,20 @@
 //! A veth's driver implements hardware timestamps without a clock: a capture with the device's clock can be tested
 //! on it, but not the clock's values.
 
-use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged};
+use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged, skip_on_this_machine};
 
 use super::*;
 use crate::umem::pool::Geometry;
 use crate::xdp::programs::BOUND_PROGRAM;
+
+/// Programs can read a device's clock since Linux 6.3.
+fn kernel_has_device_clocks() -> bool {
+    let has_them = crate::bpf::kernel_function(crate::xdp::clock::DEVICE_CLOCK).is_ok();
+    if !has_them {
+        skip_on_this_machine("this kernel has no hardware timestamps for XDP programs (Linux 6.3)");
+    }
+    has_them
+}
 
 fn settings(timestamps: Timestamps) -> Settings {
     let rings = RingSettings {
@@ -42,7 +51,7 @@ fn count_without_times(ring: &dyn Ring, wanted: usize) -> usize {
 
 #[test]
 fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
-    if !privileged() {
+    if !privileged() || !kernel_has_device_clocks() {
         return;
     }
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
@@ -70,7 +79,7 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
 
 #[test]
 fn an_interface_is_not_shared_if_a_capture_uses_the_device_clock() {
-    if !privileged() {
+    if !privileged() || !kernel_has_device_clocks() {
         return;
     }
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());

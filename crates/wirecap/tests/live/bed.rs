@@ -128,7 +128,7 @@ pub(crate) fn heads_agree(chunk: &Chunk) {
 
 pub(crate) fn balanced(ledger: &Ledger, sent: u64) {
     assert_eq!(ledger.total.offered, sent, "{ledger}");
-    assert_eq!(ledger.total.offered, ledger.total.delivered + ledger.total.dropped.total(), "{ledger}");
+    assert_eq!(ledger.total.delivered + ledger.total.dropped.total(), sent, "{ledger}");
     let rings: u64 = ledger.rings.iter().map(|ring| ring.account.delivered).sum();
     assert_eq!(rings, ledger.total.delivered, "{ledger}");
 }

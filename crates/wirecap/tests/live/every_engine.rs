@@ -370,10 +370,9 @@ fn frames_longer_than_the_usual_ones_are_captured_whole(engine: Engine) {
     let bed = Bed::with_mtu(engine, 1, 3400);
     let capture = bed.open(bed.small());
     let mut worker = capture.workers().pop().unwrap();
-    let mut sender = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
+    let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
     let frame = vec![0x55; 3414];
     sender.send(&frame).unwrap();
-    sender.flush().unwrap();
     take(&mut worker, 1, |chunk| {
         let packet = chunk.get(0).unwrap();
         assert_eq!((packet.data(), packet.wire_len()), (&frame[..], 3414));

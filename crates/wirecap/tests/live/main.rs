@@ -5,4 +5,5 @@ mod every_engine;
 mod frames;
 mod one_body;
 mod packet;
+mod times;
 mod xdp;

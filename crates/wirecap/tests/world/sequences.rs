@@ -343,6 +343,8 @@ fn judge(
     let outside = absent.iter().filter(|packet| !in_a_gap(packet)).count() as u64;
     // The ledger counts dropped packets, but not which packets these were.
     assert!(outside <= total.dropped.total(), "{outside} packets are in no gap: {}", story());
+    // In a gap, packets are not counted.
+    assert!(total.offered + total.filtered.unwrap_or(0) <= sent.len() as u64, "{}", story());
     if ledger.unseen.is_empty() {
         assert_eq!(total.offered + total.filtered.unwrap_or(0), sent.len() as u64, "{}", story());
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use wirecap::filter::{ClassicInsn, FilterRequest};
 use wirecap::{Capture, Warning};
 use wirecap_testbed::{
-    AfXdpSender, Counters, Interface, PacketReceiver, PacketSender, Stamp, Traffic, privileged,
+    AfXdpSender, Counters, Interface, PacketReceiver, PacketSender, Stamp, Traffic, frames_of_several_cells,
+    privileged,
 };
 
 use crate::bed::{Bed, balanced, small, take};
@@ -81,7 +82,7 @@ fn non_matching_packets_are_dropped_on_request() {
 
 #[test]
 fn packets_of_several_fragments_are_filtered_by_their_true_bytes_and_length() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let bed = Bed::with_mtu(1, 9000);
@@ -202,7 +203,7 @@ fn filters_that_the_verifier_rejects_run_in_user_space_with_the_reason_and_corre
 
 #[test]
 fn the_cells_of_packets_rejected_in_user_space_are_posted_again() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     // Cells for 32 packets, in bursts of 8, and frames of up to three cells.

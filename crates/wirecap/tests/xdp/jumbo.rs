@@ -7,7 +7,9 @@ use std::sync::LazyLock;
 use std::thread;
 
 use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, Reception, Rung, Timestamps};
-use wirecap_testbed::{AfXdpSender, Counters, Namespace, PacketSender, loss_lock, privileged};
+use wirecap_testbed::{
+    AfXdpSender, Counters, Namespace, PacketSender, frames_of_several_cells, loss_lock, privileged,
+};
 
 use crate::bed::{Bed, balanced, ip, small, take};
 
@@ -43,7 +45,7 @@ fn pieces(packet: Packet<'_>) -> Vec<usize> {
 
 #[test]
 fn jumbo_frames_are_delivered_whole_in_order_and_with_their_times() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
@@ -79,7 +81,7 @@ fn jumbo_frames_are_delivered_whole_in_order_and_with_their_times() {
 
 #[test]
 fn a_snap_length_cuts_jumbo_frames_wherever_it_falls() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
@@ -105,7 +107,7 @@ fn a_snap_length_cuts_jumbo_frames_wherever_it_falls() {
 
 #[test]
 fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
@@ -129,7 +131,7 @@ fn jumbo_frames_from_the_hosts_stack_keep_their_vlan_tags() {
 
 #[test]
 fn a_pool_that_is_full_drops_jumbo_frames_whole() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let _lock = loss_lock().unwrap();
@@ -158,7 +160,7 @@ fn a_pool_that_is_full_drops_jumbo_frames_whole() {
 /// At the machine's highest rate: every delivered packet is complete, and all are counted.
 #[test]
 fn jumbo_frames_at_full_rate_are_all_accounted_for() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let _lock = loss_lock().unwrap();
@@ -201,7 +203,7 @@ fn jumbo_frames_at_full_rate_are_all_accounted_for() {
 
 #[test]
 fn a_chunk_must_hold_the_longest_frame() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let bed = Bed::with_mtu(1, MTU);
@@ -221,7 +223,7 @@ fn a_chunk_must_hold_the_longest_frame() {
 /// On the loopback interface, whose packets are up to 64 KiB long and arrive unsegmented.
 #[test]
 fn packets_of_64_kib_arrive_through_the_stacks_hook() {
-    if !privileged() {
+    if !privileged() || !frames_of_several_cells() {
         return;
     }
     let namespace = Namespace::new().unwrap();

@@ -2,68 +2,10 @@
 
 use std::io::Cursor;
 
-use wirecap_savefile::{Direction, Format, LinkType, ReadError, Reader};
+use wirecap_savefile::{Direction, Format, LinkType, Part, ReadError, Reader};
 
+use crate::order::{Big, Little};
 use crate::packet::{Packet, read_all, read_rest, read_whole};
-
-/// The byte order of a generated file.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Order {
-    Little,
-    Big,
-}
-
-pub(crate) use Order::{Big, Little};
-
-impl Order {
-    pub(crate) fn u16(self, number: u16) -> Vec<u8> {
-        match self {
-            Little => number.to_le_bytes().to_vec(),
-            Big => number.to_be_bytes().to_vec(),
-        }
-    }
-
-    pub(crate) fn u32(self, number: u32) -> Vec<u8> {
-        match self {
-            Little => number.to_le_bytes().to_vec(),
-            Big => number.to_be_bytes().to_vec(),
-        }
-    }
-
-    pub(crate) fn words(self, words: &[u32]) -> Vec<u8> {
-        words.iter().flat_map(|word| self.u32(*word)).collect()
-    }
-
-    pub(crate) fn block(self, block_type: u32, body: &[u8]) -> Vec<u8> {
-        let len = self.u32(body.len() as u32 + 12);
-        [&self.u32(block_type), &len, body, &len].concat()
-    }
-
-    pub(crate) fn option(self, code: u16, value: &[u8]) -> Vec<u8> {
-        let padding = vec![0; value.len().next_multiple_of(4) - value.len()];
-        [&self.u16(code), &self.u16(value.len() as u16), value, &padding].concat()
-    }
-
-    pub(crate) fn section(self) -> Vec<u8> {
-        let version = [self.u16(1), self.u16(0)].concat();
-        self.block(0x0a0d_0d0a, &[self.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat())
-    }
-
-    pub(crate) fn interface(self, link_type: u16, snap_len: u32, options: &[u8]) -> Vec<u8> {
-        self.block(1, &[&self.u16(link_type), &[0, 0][..], &self.u32(snap_len), options].concat())
-    }
-
-    /// An enhanced packet of four bytes, `ticks` after the epoch, on interface 0.
-    pub(crate) fn enhanced(self, ticks: u64, data: [u8; 4]) -> Vec<u8> {
-        let words = [0, (ticks >> 32) as u32, ticks as u32, 4, 60];
-        self.block(6, &[self.words(&words), data.to_vec()].concat())
-    }
-
-    pub(crate) fn pcap(self, magic: u32, minor: u16, packets: &[u8]) -> Vec<u8> {
-        let version = [self.u16(2), self.u16(minor)].concat();
-        [&self.u32(magic), &version, &self.words(&[0, 0, 65_535, 1]), packets].concat()
-    }
-}
 
 fn packet(nanos: u64, data: [u8; 4]) -> Packet {
     Packet { wire_len: 60, ..Packet::plain(nanos, &data) }
@@ -325,35 +267,30 @@ fn an_unknown_pcap_version_is_rejected() {
 }
 
 #[test]
-fn versions_and_reserved_bits_are_accepted_as_by_tcpdump() {
-    let folder = tempfile::tempdir().expect("there is a temporary folder");
-    let tcpdump_reads = |file: &[u8]| {
-        let path = folder.path().join("file");
-        std::fs::write(&path, file).expect("the folder can be written to");
-        let tcpdump = std::process::Command::new("tcpdump").arg("-nr").arg(&path).output();
-        tcpdump.expect("tcpdump is installed by `make test`").status.success()
-    };
-    let packet = [Little.words(&[5, 7, 4, 60]), vec![1, 2, 3, 4]].concat();
-    for link_type in [0, 1 << 16, 1 << 25, 0x03ff_0000, 1 << 26, 1 << 26 | 2 << 28, 1 << 27, 2 << 28] {
+fn reserved_bits_are_rejected_and_the_length_of_a_check_sequence_is_read() {
+    for (link_type, fcs_len) in [(0, None), (1 << 26, Some(0)), (1 << 26 | 2 << 28, Some(4)), (2 << 28, None)]
+    {
         let head = [Little.u32(0xa1b2_c3d4), Little.u16(2), Little.u16(4)].concat();
-        let file = [head, Little.words(&[0, 0, 65_535, 1 | link_type]), packet.clone()].concat();
-        let ours = Reader::new(Cursor::new(file.clone()));
-        assert_eq!(ours.is_ok(), tcpdump_reads(&file), "{link_type:#x}: {ours:?}");
-        if let Ok(reader) = ours {
-            let fcs_len = (link_type & 1 << 26 != 0).then_some((link_type >> 28) as u8 * 2);
-            assert_eq!(reader.interfaces()[0].fcs_len, fcs_len, "{link_type:#x}");
+        let file = [head, Little.words(&[0, 0, 65_535, 1 | link_type])].concat();
+        let reader = Reader::new(Cursor::new(file.clone())).expect("it is whole");
+        assert_eq!(reader.interfaces()[0].fcs_len, fcs_len, "{link_type:#x}");
+        for bit in 16..26 {
+            let mut file = file.clone();
+            file.splice(20.., Little.u32(1 | link_type | 1 << bit));
+            let error = Reader::new(Cursor::new(file)).expect_err("a bit is reserved").to_string();
+            assert!(error.contains("reserved bits"), "{error}");
         }
     }
-    for order in [Little, Big] {
-        for (minor, reserved) in [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 0xffff)] {
-            let version = [order.u16(1), order.u16(minor)].concat();
-            let section =
-                order.block(0x0a0d_0d0a, &[order.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
-            let interface = [order.u16(1), order.u16(reserved), order.u32(65_535)].concat();
-            let file = [section, order.block(1, &interface), order.enhanced(5, [1, 2, 3, 4])].concat();
-            let ours = Reader::new(Cursor::new(file.clone())).is_ok();
-            assert_eq!(ours, tcpdump_reads(&file), "1.{minor}, reserved {reserved:#x}, {order:?}");
-        }
+}
+
+#[test]
+fn sections_of_version_1_0_and_1_2_are_read() {
+    for (major, minor) in [(1, 0), (1, 1), (1, 2), (1, 3), (0, 0), (2, 0)] {
+        let version = [Big.u16(major), Big.u16(minor)].concat();
+        let section = Big.block(0x0a0d_0d0a, &[Big.u32(0x1a2b_3c4d), version, vec![0xff; 8]].concat());
+        let file = [section, Big.interface(1, 0, &[]), Big.enhanced(5, [1, 2, 3, 4])].concat();
+        let is_read = Reader::new(Cursor::new(file)).is_ok();
+        assert_eq!(is_read, [(1, 0), (1, 2)].contains(&(major, minor)), "{major}.{minor}");
     }
 }
 
@@ -370,4 +307,70 @@ fn texts_of_a_hostile_file_take_little_memory() {
     let bytes: Vec<usize> = texts.flatten().map(String::capacity).collect();
     assert!(bytes.iter().all(|len| *len <= 16 << 10) && bytes.iter().sum::<usize>() <= 16 << 20, "{bytes:?}");
     assert_eq!(reader.interfaces()[0].name.as_deref(), Some(&*"n".repeat(16 << 10)), "the first are kept");
+}
+
+#[test]
+fn parts_are_returned_with_their_bytes_and_offsets() {
+    for order in [Little, Big] {
+        let unknown = order.block(0x0bad, &[1, 2, 3, 4]);
+        let packet = order.enhanced(5, [1, 2, 3, 4]);
+        let parts = [order.section(), order.interface(1, 0, &[]), packet.clone(), unknown.clone(), packet];
+        let mut reader = Reader::from_start(Cursor::new(parts.concat())).expect("it is whole");
+        let (mut offset, mut blocks) = (0, Vec::new());
+        for part in &parts {
+            assert_eq!(reader.offset(), offset);
+            offset += part.len() as u64;
+            match reader.next_part().expect("it is whole").expect("there is another part") {
+                Part::Packet(record) => assert_eq!((record.data, record.wire_len), (&[1, 2, 3, 4][..], 60)),
+                Part::Block(bytes) => blocks.push(bytes.to_vec()),
+            }
+        }
+        assert_eq!(blocks, [&parts[0], &parts[1], &unknown].map(Vec::clone));
+        assert!(reader.next_part().expect("it is whole").is_none());
+        assert_eq!((reader.offset(), reader.format()), (offset, Format::Pcapng));
+        let text = format!("{reader:?}");
+        assert!(text.contains("Pcapng") && text.contains("interfaces: 1"), "{text}");
+    }
+}
+
+#[test]
+fn a_file_that_has_grown_is_read_on_after_its_end() {
+    struct Growing(std::sync::mpsc::Receiver<u8>);
+
+    impl std::io::Read for Growing {
+        fn read(&mut self, to: &mut [u8]) -> std::io::Result<usize> {
+            Ok(to.iter_mut().zip(self.0.try_iter()).map(|(to, byte)| *to = byte).count())
+        }
+    }
+
+    let append = |to: &std::sync::mpsc::Sender<u8>, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| to.send(*byte).expect("it is open"));
+    };
+    let (write, file) = std::sync::mpsc::channel();
+    append(&write, &[Little.section(), Little.interface(1, 0, &[])].concat());
+    let mut reader = Reader::new(Growing(file)).expect("it is whole");
+    assert!(reader.next_record().expect("it is whole").is_none());
+    let packet = Little.enhanced(5, [1, 2, 3, 4]);
+    append(&write, &packet[..20]);
+    assert!(matches!(reader.next_record(), Err(ReadError::Truncated { .. })));
+    append(&write, &packet[20..]);
+    assert_eq!(reader.next_record().expect("it is whole").map(|record| record.data.len()), Some(4));
+}
+
+#[cfg(feature = "compressed")]
+#[test]
+fn a_compressed_file_has_the_same_packets() {
+    use std::io::Write;
+
+    let file = [Little.section(), Little.interface(1, 0, &[]), Little.enhanced(5, [1, 2, 3, 4])].concat();
+    let gzip = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).expect("memory takes everything");
+        encoder.finish().expect("memory takes everything")
+    };
+    let (first, second) = file.split_at(40);
+    let zstandard = zstd::encode_all(&file[..], 1).expect("memory takes everything");
+    for compressed in [gzip(&file), [gzip(first), gzip(second)].concat(), zstandard] {
+        assert_eq!(read_whole(&compressed), read_whole(&file));
+    }
 }
