@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -34,10 +34,11 @@ build: deps-build ## The wirecap command, in target/release
 archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; long to compile
 	cargo build --release --locked --manifest-path archive/Cargo.toml
 
-archive-test: deps-build ## Format, lints and tests of wirecap-archive; CI does not run it yet
+archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wirecap-archive; CI does not run it yet
 	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux zstd:zstd
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
+	cargo build --locked -p wirecap-cli # recorders whose segments are uploaded
 	cargo test --locked --manifest-path archive/Cargo.toml
 
 demo: build deps-demo ## Sends, captures and accounts for packets between two temporary namespaces
@@ -316,8 +317,9 @@ deps-deb-test:
 # DuckDB, with which a test reads indexes, is from PyPI. Without it the test is skipped, which fails under
 # WIRECAP_NO_SKIP=1.
 DUCKDB := target/tools/duckdb
-deps-test: deps-build deps-demo
+deps-duckdb:
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "going on without DuckDB"
+deps-test: deps-build deps-demo deps-duckdb
 	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor
 # Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk

@@ -15,8 +15,7 @@ use crate::cache::CacheOptions;
 use crate::cluster::{self, Cluster, Connection, MESSAGE_BYTES_MAX};
 use crate::codec::{LogicalCodec, PhysicalCodec};
 use crate::failure::Failure;
-use crate::log;
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::pcap_filter::{self, PcapFilter};
 use crate::scheduler::host_of;
 
@@ -67,11 +66,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    log::start(arguments.verbose);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let outcome = runtime.block_on(serve(arguments));
-    runtime.shutdown_background();
-    outcome
+    node::run(arguments.verbose, serve(arguments))
 }
 
 async fn serve(arguments: &Arguments) -> Result<(), Failure> {

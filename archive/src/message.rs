@@ -24,7 +24,7 @@ use crate::segment::Segment;
 /// No message of Ballista or DataFusion begins with it: fields have no number 0.
 const MAGIC: &[u8] = b"\0wirecap";
 /// The version of the messages below; to be raised with each change.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Clone, PartialEq, Message)]
@@ -70,18 +70,14 @@ pub(crate) struct TableMessage {
 
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct ScanMessage {
-    #[prost(enumeration = "KindMessage", tag = "1")]
-    pub(crate) kind: i32,
-    #[prost(string, tag = "2")]
-    pub(crate) archive: String,
-    #[prost(message, optional, tag = "3")]
-    pub(crate) wanted: Option<WantedMessage>,
+    #[prost(message, optional, tag = "1")]
+    pub(crate) table: Option<TableMessage>,
     /// The columns that are read.
-    #[prost(string, repeated, tag = "4")]
+    #[prost(string, repeated, tag = "2")]
     pub(crate) columns: Vec<String>,
-    #[prost(string, tag = "5")]
+    #[prost(string, tag = "3")]
     pub(crate) details: String,
-    #[prost(message, repeated, tag = "6")]
+    #[prost(message, repeated, tag = "4")]
     pub(crate) faults: Vec<FaultMessage>,
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use datafusion::common::{Result, exec_err};
@@ -12,6 +13,20 @@ use wirecap_index::Storage;
 use crate::cache::CacheOptions;
 use crate::failure::Failure;
 use crate::location::{Archive, Listing};
+use crate::log;
+
+/// Bytes of a thread's stack; plans are trees.
+const STACK_BYTES: usize = 32 << 20;
+
+/// Runs a process of a cluster until it ends. `is_verbose` prints what Ballista does.
+pub(crate) fn run(is_verbose: bool, serve: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    log::start(is_verbose);
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build()?;
+    let outcome = runtime.block_on(serve);
+    runtime.shutdown_background();
+    outcome
+}
 
 /// This process. Queries name their archives; it opens them with its own credentials.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use wirecap_units::error::causes;
 
 use crate::columns::{self, Lines};
 use crate::found::FoundRows;
-use crate::message::{self, FaultMessage, ScanMessage};
+use crate::message::{self, FaultMessage, ScanMessage, TableMessage};
 use crate::node::Node;
 use crate::search::Wanted;
 use crate::segment::Segment;
@@ -137,9 +137,7 @@ impl Scan {
             .iter()
             .map(|(segment, reason)| FaultMessage { segment: segment.clone(), reason: reason.clone() });
         Ok(ScanMessage {
-            kind: self.reading.kind.message() as i32,
-            archive: self.reading.archive.to_string(),
-            wanted: Some((&self.reading.wanted).try_into()?),
+            table: Some(TableMessage::new(self.reading.kind, &self.reading.archive, &self.reading.wanted)?),
             columns,
             details: self.details.clone(),
             faults: faults.collect(),
@@ -151,15 +149,15 @@ impl Scan {
         jobs: Arc<dyn ExecutionPlan>,
         node: &Arc<Node>,
     ) -> Result<Self> {
-        let kind = Kind::from(message.kind());
+        let (kind, archive, wanted) = message::required(message.table)?.read()?;
         let all = kind.schema();
         let columns = message.columns.iter().map(|name| all.index_of(name));
         let schema = Arc::new(all.project(&columns.collect::<Result<Vec<_>, _>>()?)?);
         let reading = Reading {
             kind,
-            archive: message.archive.into(),
+            archive,
             access: Access::Node(Arc::clone(node)),
-            wanted: message::required(message.wanted)?.try_into()?,
+            wanted,
             watch: Arc::new(Watch::silent()),
         };
         let faults = message.faults.into_iter().map(|FaultMessage { segment, reason }| (segment, reason));

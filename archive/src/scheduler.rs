@@ -18,12 +18,8 @@ use crate::cache::CacheOptions;
 use crate::cluster::{self, MESSAGE_BYTES_MAX};
 use crate::codec::{LogicalCodec, PhysicalCodec};
 use crate::failure::Failure;
-use crate::log;
-use crate::node::Node;
+use crate::node::{self, Node};
 use crate::pcap_filter::PcapFilter;
-
-/// Bytes of a thread's stack; plans are trees.
-const STACK_BYTES: usize = 32 << 20;
 
 /// Plan the queries of clients and distribute them to executors
 ///
@@ -58,12 +54,7 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    log::start(arguments.verbose);
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(STACK_BYTES).build()?;
-    let outcome = runtime.block_on(serve(arguments));
-    runtime.shutdown_background();
-    outcome
+    node::run(arguments.verbose, serve(arguments))
 }
 
 async fn serve(arguments: &Arguments) -> Result<(), Failure> {

@@ -45,13 +45,15 @@ impl Kind {
             Self::Candidates => found::schema_of_candidates(),
         }
     }
+}
 
-    pub(crate) fn message(self) -> KindMessage {
-        match self {
-            Self::Flows => KindMessage::Flows,
-            Self::Packets => KindMessage::Packets,
-            Self::Found => KindMessage::Found,
-            Self::Candidates => KindMessage::Candidates,
+impl From<Kind> for KindMessage {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Flows => Self::Flows,
+            Kind::Packets => Self::Packets,
+            Kind::Found => Self::Found,
+            Kind::Candidates => Self::Candidates,
         }
     }
 }
@@ -64,6 +66,19 @@ impl From<KindMessage> for Kind {
             KindMessage::Found => Self::Found,
             KindMessage::Candidates => Self::Candidates,
         }
+    }
+}
+
+impl TableMessage {
+    pub(crate) fn new(kind: Kind, archive: &str, wanted: &Wanted) -> Result<Self> {
+        let kind = KindMessage::from(kind) as i32;
+        Ok(Self { kind, archive: archive.to_owned(), wanted: Some(wanted.try_into()?) })
+    }
+
+    /// Which table, of which archive, and which packets.
+    pub(crate) fn read(self) -> Result<(Kind, Arc<str>, Wanted)> {
+        let kind = self.kind().into();
+        Ok((kind, self.archive.into(), message::required(self.wanted)?.try_into()?))
     }
 }
 
@@ -95,17 +110,12 @@ impl ArchiveTable {
     }
 
     pub(crate) fn message(&self) -> Result<TableMessage> {
-        Ok(TableMessage {
-            kind: self.kind.message() as i32,
-            archive: self.archive.to_string(),
-            wanted: Some((&self.wanted).try_into()?),
-        })
+        TableMessage::new(self.kind, &self.archive, &self.wanted)
     }
 
     pub(crate) fn from_message(message: TableMessage, node: &Arc<Node>) -> Result<Self> {
-        let kind = Kind::from(message.kind());
-        let wanted = message::required(message.wanted)?.try_into()?;
-        Ok(Self::new(kind, &message.archive, wanted, Planner::Node(Arc::clone(node))))
+        let (kind, archive, wanted) = message.read()?;
+        Ok(Self::new(kind, &archive, wanted, Planner::Node(Arc::clone(node))))
     }
 
     /// The conditions on columns in the form that DataFusion's pruning accepts; `None` if they exclude nothing.

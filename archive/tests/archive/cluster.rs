@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use wirecap_index::{Ensured, ensure};
 
 use crate::recordings::{PACKETS, Random, Recordings, Run, packets, record, run};
@@ -26,14 +28,14 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(arguments: &[&str], environment: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_wirecap-archive"))
-            .args(arguments)
-            .envs(environment.iter().copied())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap-archive"));
+        Self::of(command.args(arguments).envs(environment.iter().copied()))
+    }
+
+    /// A process of any program. Its standard output is not kept.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
         let said = Arc::new(Mutex::new(Vec::new()));
         let (lines, of_thread) = (BufReader::new(child.stderr.take().unwrap()).lines(), Arc::clone(&said));
         thread::spawn(move || {
@@ -44,12 +46,12 @@ impl Process {
         Self { child, said }
     }
 
-    fn said(&self) -> Vec<String> {
+    pub(crate) fn said(&self) -> Vec<String> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits for a line that contains `text`, of those after the first `skip`.
-    fn wait_for(&mut self, text: &str, skip: usize) -> String {
+    pub(crate) fn wait_for(&mut self, text: &str, skip: usize) -> String {
         let begun = Instant::now();
         loop {
             if let Some(line) = self.said().into_iter().skip(skip).find(|line| line.contains(text)) {
@@ -62,10 +64,27 @@ impl Process {
         }
     }
 
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // SIGKILL, to this process only.
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().cast_signed()).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end.
+    pub(crate) fn finish(&mut self) -> ExitStatus {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(begun.elapsed() < PATIENCE, "it does not end: {:?}", self.said());
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 }
 
@@ -76,12 +95,13 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free, and whose next one is free.
+/// A port that is free, and whose next one is free. No connection gets it from the kernel: it is below the local ports.
 fn free_ports() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 5000) as u16 * 2;
     for _ in 0..1000 {
-        let first = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = first.local_addr().unwrap().port();
-        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+        let port = first + NEXT.fetch_add(2, Ordering::Relaxed);
+        if [port, port + 1].iter().all(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()) {
             return port;
         }
     }
@@ -129,19 +149,10 @@ impl Cluster {
 
     /// Runs the command on this cluster; ends it after [`PATIENCE`].
     pub(crate) fn run(&self, arguments: &[&str]) -> Run {
-        let output = Command::new("timeout")
-            .args(["--kill-after=5", &PATIENCE.as_secs().to_string(), env!("CARGO_BIN_EXE_wirecap-archive")])
-            .args(arguments)
-            .args(["--cluster", &self.url])
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        Run {
-            is_success: output.status.success(),
-            status: output.status.code(),
-            output: output.stdout,
-            said: String::from_utf8_lossy(&output.stderr).into_owned(),
-        }
+        let patience = PATIENCE.as_secs().to_string();
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", &patience, env!("CARGO_BIN_EXE_wirecap-archive")]);
+        Run::of(command.args(arguments).args(["--cluster", &self.url]))
     }
 
     /// The rows of a statement in the order of their texts.
@@ -354,6 +365,7 @@ fn each_error_of_a_cluster_says_what_is_wrong() {
     let archive = recordings.archive();
     let statement = "SELECT count(*) FROM packets";
     let nothing = format!("http://127.0.0.1:{}", free_ports());
+    let free = format!("127.0.0.1:{}", free_ports());
     let server = Server::new(recordings.folder.path());
     let other = format!("http://{}", server.address);
     let (without_executors, cluster) = (Cluster::new(0), Cluster::new(1));
@@ -391,7 +403,7 @@ fn each_error_of_a_cluster_says_what_is_wrong() {
             "pcap_filter",
         ),
         (&["sql", "-a", archive, statement, "--cluster", &without_executors.url], 1, "has no executors"),
-        (&["executor", "--scheduler", &nothing], 1, "cannot reach the scheduler"),
+        (&["executor", "--scheduler", &nothing, "--listen", &free], 1, "cannot reach the scheduler"),
         (&["executor", "--scheduler", &cluster.url, "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
         (&["executor", "--scheduler", &cluster.url, "--listen", "localhost"], 2, "expected IP:PORT"),
         (&["scheduler", "--listen", &busy], 1, "cannot listen on 127.0.0.1:"),
@@ -422,17 +434,8 @@ fn an_interrupted_query_ends_on_the_cluster() {
         &[],
     );
     cluster.executors[0].wait_for("Execute task", 0);
-    let pid = rustix::process::Pid::from_raw(client.child.id().cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let begun = Instant::now();
-    let status = loop {
-        if let Some(status) = client.child.try_wait().unwrap() {
-            break status;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the client did not end: {:?}", client.said());
-        thread::sleep(Duration::from_millis(20));
-    };
-    assert_eq!(status.code(), Some(1));
+    client.signal(Signal::INT);
+    assert_eq!(client.finish().code(), Some(1));
     assert!(client.said().iter().any(|line| line.contains("interrupted")), "{:?}", client.said());
     // The only thread of the only executor is free again.
     let statement = "SELECT count(*) FROM packets";

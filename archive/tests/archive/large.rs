@@ -148,7 +148,7 @@ struct Measured {
     seconds: f64,
     /// Of the program and of those that it started.
     processor_seconds: f64,
-    /// Bytes of its reads, of any file.
+    /// Bytes of their reads, of any file and pipe.
     read_bytes: u64,
 }
 
@@ -197,24 +197,27 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     let is_large = gigabytes >= 20.0;
     let megabytes = |bytes: u64| bytes as f64 / 1e6;
     println!(
-        "{} segments of {SENSORS} sensors, {} packets: {:.0} MB, {:.0} MB stored, {:.1} MB of indexes, made in {:.1} s",
+        "segments,packets,MB of packets,MB stored,MB of indexes\n{},{},{:.0},{:.0},{:.1}\n",
         archive.segments.len(),
         archive.packets,
         megabytes(archive.bytes),
         megabytes(archive.stored_bytes),
         megabytes(archive.index_bytes),
-        begun.elapsed().as_secs_f64(),
     );
+    println!("made in {:.1} s\n", begun.elapsed().as_secs_f64());
+    let stored_bytes = archive.stored_bytes + archive.index_bytes;
     // 8 GB of 50. Small segments have indexes of relatively more bytes.
-    assert!(!is_large || archive.stored_bytes + archive.index_bytes <= archive.bytes * 8 / 50);
+    assert!(!is_large || stored_bytes <= archive.bytes * 8 / 50);
+    println!(
+        "question,seconds,CPU seconds,MB read,% of the packets,% of the stored bytes,MB of packets/s,MB of packets/s of CPU"
+    );
     let show = |name: &str, measured: &Measured| {
         let Measured { seconds, processor_seconds, read_bytes, .. } = measured;
         println!(
-            "{name}: {seconds:.2} s, {processor_seconds:.2} s of CPU, {:.1} MB read: {:.3} % of the packets' bytes, {:.2} % of the stored ones; \
-             {:.0} MB of packets/s, {:.0} per second of CPU",
+            "\"{name}\",{seconds:.2},{processor_seconds:.2},{:.1},{:.3},{:.2},{:.0},{:.0}",
             megabytes(*read_bytes),
             *read_bytes as f64 * 100.0 / archive.bytes as f64,
-            *read_bytes as f64 * 100.0 / (archive.stored_bytes + archive.index_bytes) as f64,
+            *read_bytes as f64 * 100.0 / stored_bytes as f64,
             megabytes(archive.bytes) / seconds,
             megabytes(archive.bytes) / processor_seconds.max(0.01),
         );
@@ -240,9 +243,8 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     let plan =
         command(&["sql", "-a", archive.path(), &format!("EXPLAIN ANALYZE {of_packets}"), "--format", "csv"]);
     let (_, count) = plan.text.split_once("bytes_read=").unwrap();
-    let count: String =
-        count.chars().take_while(|letter| letter.is_ascii_alphanumeric() || ".".contains(*letter)).collect();
-    println!("of the segments: bytes_read={count}");
+    let count: String = count.chars().take_while(|letter| !",]".contains(*letter)).collect();
+    println!("\"of these, bytes of segments: {count}\"");
 
     // The same question to tcpdump and to DuckDB.
     let files: Vec<&str> = archive.segments.iter().map(|path| path.to_str().unwrap()).collect();
@@ -278,7 +280,6 @@ WHERE {condition}''').fetchall()[0], sep=',')",
     // All packets.
     let all = "SELECT count(*), sum(length) FROM packets WHERE tcp_flags & 16 = 16";
     let expected = format!("{},{}", archive.packets, archive.bytes);
-    let mut seconds_of_one = 0.0;
     for threads in ["1", "2"] {
         let sql = command(&["sql", "-a", archive.path(), all, "--threads", threads, "--format", "csv"]);
         assert_eq!(row(&sql), expected);
@@ -300,10 +301,6 @@ WHERE {condition}''').fetchall()[0], sep=',')",
             ..sql
         };
         show(&format!("sql, all packets, executors with one thread: {executors}"), &measured);
-        if executors == 1 {
-            seconds_of_one = measured.seconds;
-        }
-        println!("  {:.2} times the rate of one executor", seconds_of_one / measured.seconds);
         if executors == 3 {
             let before = cluster.read_bytes();
             let find = command(&[

@@ -7,6 +7,7 @@ mod find;
 mod large;
 mod memory;
 mod questions;
+mod recorders;
 mod recordings;
 mod s3;
 mod sql;

@@ -211,6 +211,17 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// Runs a command without input.
+    pub(crate) fn of(command: &mut Command) -> Self {
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        Self {
+            is_success: output.status.success(),
+            status: output.status.code(),
+            output: output.stdout,
+            said: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
     pub(crate) fn text(&self) -> &str {
         std::str::from_utf8(&self.output).unwrap()
     }
@@ -221,18 +232,8 @@ pub(crate) fn run(arguments: &[&str]) -> Run {
 }
 
 pub(crate) fn run_with(arguments: &[&str], environment: &[(&str, &str)]) -> Run {
-    let output = Command::new(env!("CARGO_BIN_EXE_wirecap-archive"))
-        .args(arguments)
-        .envs(environment.iter().copied())
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    Run {
-        is_success: output.status.success(),
-        status: output.status.code(),
-        output: output.stdout,
-        said: String::from_utf8_lossy(&output.stderr).into_owned(),
-    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_wirecap-archive"));
+    Run::of(command.args(arguments).envs(environment.iter().copied()))
 }
 
 /// The packets of a savefile: their times and bytes.

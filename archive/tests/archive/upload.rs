@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use wirecap_index::{Ensured, ensure, index_path};
+use wirecap_testbed::{skip, wait_until};
 
 use crate::recordings::{BEGIN, Packet, Random, SECOND, STEP, packets, record, run};
 use crate::s3::{Server, damage, run_on};
@@ -94,7 +95,7 @@ impl Spool {
 }
 
 /// The files of a directory and its subdirectories, relative to it; none if it does not exist.
-fn files(directory: &Path) -> Vec<String> {
+pub(crate) fn files(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     if !directory.exists() {
         return found;
@@ -143,16 +144,7 @@ fn policies(child: &Child) -> Vec<String> {
     stats.map(policy).collect()
 }
 
-/// Waits for a condition; fails after a minute.
-fn wait_until(what: &str, is_true: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_true() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "timed out waiting until {what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn bucket() -> (TempDir, PathBuf, Server) {
+pub(crate) fn bucket() -> (TempDir, PathBuf, Server) {
     let root = tempfile::tempdir().unwrap();
     let archive = root.path().join("bucket/packets");
     fs::create_dir_all(&archive).unwrap();
@@ -160,7 +152,7 @@ fn bucket() -> (TempDir, PathBuf, Server) {
     (root, archive, server)
 }
 
-const URL: &str = "s3://bucket/packets";
+pub(crate) const URL: &str = "s3://bucket/packets";
 
 #[test]
 fn three_sensors_upload_at_once_and_nothing_is_lost_or_doubled_if_one_is_killed_repeatedly() {
@@ -471,11 +463,6 @@ fn a_full_disk_is_an_error_and_nothing_is_removed() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("No space left on device"), "{said}");
     assert_eq!(spool.files(), before);
-}
-
-fn skip(reason: &str) {
-    assert!(std::env::var_os("WIRECAP_NO_SKIP").is_none(), "{reason}");
-    println!("SKIP: {reason}");
 }
 
 fn is_root() -> bool {

@@ -585,7 +585,6 @@ impl<O: Outlet> Recorder<O> {
     /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
     /// they are: to copy them instead would take twice the processor time when there is least of it.
     fn has_room(&mut self, capture: &Capture) -> Result<bool, WriteError> {
-        self.outlet.hand_on()?;
         let is_pressed =
             || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
         let has_room = self.outlet.has_room(CHUNK_BYTES, false)

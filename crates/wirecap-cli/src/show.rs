@@ -2,11 +2,15 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
@@ -88,14 +92,25 @@ fn is_executable(path: &Path) -> bool {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (decoder, program) = Decoder::installed(arguments.with)?;
-    let interruption = Interruption::watch()?;
+    // A signal ends the capture, and the decoder shows the rest. Without a capture, it ends the decoder.
+    let first = Arc::new(OnceLock::new());
+    let named = Arc::clone(&first);
+    let interruption = Interruption::watch_and(move || named.get().copied().into_iter().for_each(terminate))?;
+    let begin_with = |child: &Child| {
+        let id = *first.get_or_init(|| child.id());
+        if interruption.came() {
+            terminate(id);
+        }
+    };
     let is_standard_input = arguments.read.as_deref() == Some(Path::new("-"));
     let mut source = None;
     let input = match is_standard_input && arguments.filter.is_none() {
         true => Stdio::inherit(),
         false => {
-            let (child, packets) = packets(arguments, is_standard_input)?;
-            source = Some(child);
+            let (capture, packets) = packets(arguments, is_standard_input)?;
+            begin_with(&capture);
+            // A second descriptor, so that the capture can write until it has ended.
+            source = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
             packets.into()
         }
     };
@@ -107,17 +122,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
-    let status = decoding.args(&arguments.flags).status().map_err(failed)?;
-    // Its own copy of the pipe's end is closed with it.
-    drop(decoding);
-    let captured = source.map(end).transpose()?;
+    let mut decoding = decoding.args(&arguments.flags).spawn().map_err(failed)?;
+    begin_with(&decoding);
+    let status = decoding.wait()?;
+    let captured = source.map(|(capture, packets)| end(capture, packets)).transpose()?.flatten();
     if !status.success() && !interruption.came() {
         return Err(Failure::Failed(format!("{} failed: {status}", decoder.program()).into()));
     }
-    // Packets after the decoder's end are not a loss, because the decoder decides when to end. The ledger has the packets that
-    // the capture lost.
+    // Packets after the decoder's end are not a loss, because the decoder decides when to end (`-c`). The ledger has the packets
+    // that the capture lost.
     match captured {
-        Some(status) if matches!(status.code(), Some(1 | 2)) && !interruption.came() => {
+        // 3: packets were lost.
+        Some(status) if !matches!(status.code(), Some(0 | 3)) && !interruption.came() => {
             Err(Failure::Failed("the packets could not be read".into()))
         }
         _ => Ok(()),
@@ -153,11 +169,23 @@ fn packets(arguments: &Arguments, is_standard_input: bool) -> Result<(Child, Chi
     Ok((child, packets))
 }
 
-/// Ends a capture whose packets are no longer shown, and waits for it.
-fn end(mut child: Child) -> Result<ExitStatus, Failure> {
-    // A decoder that has all packets ends after the capture, which has closed the pipe.
-    if child.try_wait()?.is_none() {
-        let _gone = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+/// Requests the end of a child.
+fn terminate(id: u32) {
+    let _gone = Pid::from_raw(id.cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
+}
+
+/// Ends a capture whose packets are no longer shown. Returns the exit status of a capture that ended before the decoder did;
+/// `packets` is the pipe from which that read.
+fn end(mut capture: Child, mut packets: File) -> Result<Option<ExitStatus>, Failure> {
+    // Only the end of the capture closes the other end of the pipe.
+    let mut look = [PollFd::new(&packets, PollFlags::empty())];
+    poll(&mut look, Some(&Timespec::default())).map_err(io::Error::from)?;
+    let has_ended = look[0].revents().contains(PollFlags::HUP);
+    if !has_ended {
+        terminate(capture.id());
+        // The capture would report unread packets as lost.
+        io::copy(&mut packets, &mut io::sink())?;
     }
-    Ok(child.wait()?)
+    let status = capture.wait()?;
+    Ok(has_ended.then_some(status))
 }

@@ -8,13 +8,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use recording::{Bed, WIRECAP};
+use rustix::process::Signal;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Load, Rate, privileged};
+use wirecap_testbed::{Load, Rate, pass_program, privileged, wait_until};
 
 fn wirecap(arguments: &[&str]) -> (bool, String, String) {
     let output = Command::new(WIRECAP).args(arguments).stdin(Stdio::null()).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     (output.status.success(), text(output.stdout), text(output.stderr))
+}
+
+/// The number of a process's thread that has this name.
+fn thread_named(name: &str, process: u32) -> Option<u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).ok()?;
+    let is_it = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    let path = tasks.map(|task| task.unwrap().path()).find(is_it)?;
+    path.file_name()?.to_str()?.parse().ok()
+}
+
+/// Whether a thread has idle CPU and I/O priority.
+fn is_idle(thread: u32) -> bool {
+    let says = |program: &str, word: &str| {
+        let output = Command::new(program).args(["-p", &thread.to_string()]).output().unwrap();
+        String::from_utf8_lossy(&output.stdout).contains(word)
+    };
+    says("chrt", "SCHED_IDLE") && says("ionice", "idle")
 }
 
 fn packets(file: &Path) -> Vec<(u64, Vec<u8>)> {
@@ -62,6 +80,9 @@ fn find_works_during_a_recording_and_nothing_is_lost() {
     ]);
     let mut generator = bed.generator();
     generator.send(&[Load::new(0, SENT / 2).at(Rate::PerSecond(30_000))]).unwrap();
+    wait_until("the thread that makes indexes is idle", || {
+        thread_named("index", running.id()).is_some_and(is_idle)
+    });
     // The file that is being written has no index; earlier files may already have theirs.
     let (is_found, count, said) = wirecap(&["find", directory, "--count", "udp"]);
     let mut last = count.trim().parse::<u64>().unwrap();
@@ -91,6 +112,22 @@ fn find_works_during_a_recording_and_nothing_is_lost() {
     let (_, none, said) = wirecap(&["find", directory, "--count", "host 203.0.113.77"]);
     assert_eq!(none.trim(), "0", "{said}");
     assert!(said.contains("in 0 of"), "nothing is read of files that cannot match: {said}");
+}
+
+#[test]
+fn searches_and_indexes_run_at_idle_priority() {
+    let folder = tempfile::tempdir().unwrap();
+    // They wait for a writer of the pipe.
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for words in [&["find", "--count"][..], &["index"]] {
+        let mut command = Command::new(WIRECAP);
+        command.args(words).arg(&pipe).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut running = command.spawn().unwrap();
+        wait_until("it is idle", || is_idle(running.id()));
+        running.kill().unwrap();
+        running.wait().unwrap();
+    }
 }
 
 #[test]
@@ -132,13 +169,17 @@ fn removing_a_file_for_a_budget_removes_its_index() {
     }
 }
 
-/// A recording of 50 generated UDP packets from port 1000 + n to port 53, made without a kernel.
+/// A recording of 50 generated UDP packets from port 1024 + n to port 53, made without a kernel.
 fn recording_of(folder: &Path, name: &str, begin: u64) -> PathBuf {
+    recording_of_packets(folder, name, begin, 50)
+}
+
+fn recording_of_packets(folder: &Path, name: &str, begin: u64, count: u64) -> PathBuf {
     use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Timestamp, Writer};
     let path = folder.join(name);
     let mut writer = Writer::new(FileSink::create(&path).unwrap(), Format::Pcapng, &Section::default());
     writer.add_interface(&Interface { name: Some("eth0".into()), ..Interface::default() }).unwrap();
-    for number in 0..50_u64 {
+    for number in 0..count {
         let mut data = [0; 60];
         data[12] = 8;
         data[14] = 0x45;
@@ -200,6 +241,21 @@ fn several_directories_are_searched_in_time_order() {
     assert_eq!(count(&["--to", "1650000000"]), "50");
     assert!(wirecap(&["index", a]).1.contains("changed after its index"));
     assert!(wirecap(&["index", a]).2.contains("0 indexes written, 1 existed"));
+}
+
+#[test]
+fn a_file_counts_as_read_once_with_or_without_an_index() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    for is_indexed in [false, true] {
+        assert!(!is_indexed || wirecap(&["index", file]).0);
+        let said = wirecap(&["find", file, "--count"]).2;
+        let (_, rest) = said.split_once(": read ").unwrap_or_else(|| panic!("{said}"));
+        let (read, rest) = rest.split_once(" of ").unwrap();
+        assert!(rest.starts_with(&format!("{read} in ")), "{said}");
+        assert_eq!(said.contains("without a valid index"), !is_indexed, "{said}");
+    }
 }
 
 #[test]
@@ -307,14 +363,30 @@ fn the_installed_decoder_shows_packets_with_its_own_flags() {
         "udp.srcport",
     ]);
     assert!(is_shown && lines.trim() == "1025", "{lines}{said}");
-    // It is not an error if the decoder ends early.
-    let (is_shown, lines, said) = wirecap(&["show", "-r", file, "-nn", "-c", "3"]);
-    assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
+    // It is not an error if the decoder ends early, here before the file fits into a pipe.
+    let large = recording_of_packets(folder.path(), "large.pcapng", 1_700_000_000, 50_000);
+    for file in [file, large.to_str().unwrap()] {
+        let (is_shown, lines, said) = wirecap(&["show", "-r", file, "-nn", "-c", "3"]);
+        assert!(is_shown && lines.lines().count() == 3, "{lines}{said}");
+        assert!(!said.contains("wirecap: ") && said.contains("lossless: yes"), "{said}");
+    }
+    // A file that cannot be read to its end is an error also if the decoder has shown all packets before.
+    let cut = folder.path().join("cut.pcapng");
+    let bytes = fs::read(file).unwrap();
+    fs::write(&cut, &bytes[..bytes.len() / 2]).unwrap();
+    let (is_shown, lines, said) = wirecap(&["show", "-r", cut.to_str().unwrap(), "-nn"]);
+    assert!(!is_shown && lines.lines().count() > 20, "{lines}{said}");
+    assert!(said.contains("the packets could not be read"), "{said}");
     let output =
         Command::new(WIRECAP).args(["show", "-r", file]).env("PATH", "/nonexistent").output().unwrap();
     let missing = String::from_utf8_lossy(&output.stderr).into_owned();
     // A decoder in an administrator's directory (sbin) is found without PATH.
     assert!(output.status.success() || missing.contains("install the package tcpdump"), "{missing}");
+    let mut command = Command::new(WIRECAP);
+    let output = command.args(["show", "-r", file, "--with", "tshark"]).env("PATH", "/nonexistent").output();
+    let output = output.unwrap();
+    let missing = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && missing.contains("install the package tshark"), "{missing}");
     let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
     assert!(!is_shown && said.contains("/no/such/file"), "{said}");
 }
@@ -331,4 +403,41 @@ fn packets_are_shown_as_they_are_found() {
     let finished = running.finish();
     finished.assert_success();
     assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 5);
+}
+
+#[test]
+fn a_decoder_that_has_shown_enough_ends_the_capture_of_continuing_traffic() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for engine in ["xdp", "packet"] {
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let mut running =
+            bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "--engine", engine, "-nn", "-c", "2"]));
+        running.wait_for("capturing");
+        let mut generator = bed.generator();
+        let sending = generator.start(&[Load::endless(0).per_second(5_000)]).unwrap();
+        let finished = running.finish();
+        sending.stop().unwrap();
+        finished.assert_success();
+        assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 2, "{engine}");
+        let said = &finished.stderr;
+        assert!(!said.contains("wirecap: ") && said.contains("lossless: yes"), "{engine}: {said}");
+    }
+}
+
+#[test]
+fn a_signal_to_show_ends_the_capture_and_all_packets_are_shown() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let mut running = bed.start(Command::new(WIRECAP).args(["show", "-i", "a1", "-nn", "udp"]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 500)]).unwrap();
+    running.signal(Signal::TERM);
+    let finished = running.finish();
+    finished.assert_success();
+    assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 500, "{}", finished.stderr);
 }

@@ -193,6 +193,28 @@ fn a_command_is_run_for_each_complete_file() {
 }
 
 #[test]
+fn a_descriptor_gets_the_path_of_each_complete_file() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder, elsewhere) = (Bed::new(1), TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (list, file) = (elsewhere.path().join("list"), folder.path().join("t-%i.pcap"));
+    let shell = |descriptor: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "exec \"$@\" 3>\"$0\""]).arg(&list).args([WIRECAP, "capture", "-i", "a1", "-w"]);
+        command.arg(&file).args(["--file-packets", "100", "--announce-fd", descriptor]).args(DEEP);
+        command
+    };
+    let mut running = bed.start(&mut shell("3"));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 950)]).unwrap();
+    assert_recorded(&running.interrupt(), 950);
+    let announced: Vec<PathBuf> = fs::read_to_string(&list).unwrap().lines().map(PathBuf::from).collect();
+    assert_eq!((announced.len(), announced), (10, files(folder.path())));
+    bed.run(&mut shell("77")).assert_refused(1, &["file descriptor 77"]);
+}
+
+#[test]
 fn two_captures_do_not_write_to_the_same_file_or_set() {
     if !privileged() {
         return;

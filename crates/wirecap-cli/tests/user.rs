@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use recording::{Bed, Running, WIRECAP, tcpdump};
+use recording::{Bed, Running, WIRECAP, copy_for_everybody, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap_testbed::{Load, VethPair, pass_program, privileged, wait_until};
@@ -42,6 +42,12 @@ fn threads(pid: u32) -> Vec<String> {
 
 #[track_caller]
 fn assert_without_privileges(running: &Running) {
+    assert_without(&["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"], running);
+}
+
+/// Asserts that no thread has a capability in these sets, or may get one.
+#[track_caller]
+fn assert_without(sets: &[&str], running: &Running) {
     let threads = threads(running.id());
     assert!(threads.len() > 2, "{} threads", threads.len());
     for status in threads {
@@ -49,7 +55,7 @@ fn assert_without_privileges(running: &Running) {
             let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
             line.split_whitespace().collect::<Vec<_>>().join(" ")
         };
-        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        for set in sets {
             assert_eq!(value(set), "0000000000000000", "{set} {status}");
         }
         assert_eq!(value("Uid:"), [UID.to_string().as_str(); 4].join(" "), "{status}");
@@ -82,6 +88,39 @@ fn a_process_with_few_privileges_of_root_records_into_a_directory_that_only_the_
     }
     let packets: usize = names(&folder).iter().map(|name| tcpdump(&folder.join(name), &[]).0.len()).sum();
     assert_eq!(packets, 200, "{:?}", names(&folder));
+}
+
+/// Without CAP_SETPCAP, the bounding set remains, of which `no_new_privs` allows no use.
+#[test]
+fn a_user_with_capabilities_gives_them_up() {
+    if !privileged() {
+        return;
+    }
+    let (_programs, program) = copy_for_everybody();
+    for engine in ["xdp", "packet"] {
+        let bed = Bed::new(1);
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let (_outer, folder) = folder();
+        let capabilities = "+net_raw,+net_admin,+bpf,+perfmon,+ipc_lock";
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", &UID.to_string(), "--clear-groups"]);
+        command.args(["--inh-caps", capabilities, "--ambient-caps", capabilities]).arg(&program);
+        command.args(["capture", "-i", "a1", "--engine", engine, "-M", "64", "-R", "64", "--no-control"]);
+        command.args(["--json", "-Z", USER, "--file-packets", "50", "--on-file", "chmod 0640", "-w"]);
+        command.arg(folder.join("t-%i.pcap")).arg("udp");
+        let mut running = bed.start(&mut command);
+        running.wait_for("capturing");
+        wait_until("the first file is there", || names(&folder).len() == 1);
+        assert_without(&["CapInh:", "CapPrm:", "CapEff:", "CapAmb:"], &running);
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(finished.ledger()["recorded"]["in_file"], 100, "{}", finished.stderr);
+        assert!(!finished.stderr.contains("refused"), "{}", finished.stderr);
+        let modes =
+            names(&folder).into_iter().map(|name| fs::metadata(folder.join(name)).unwrap().mode() & 0o777);
+        assert_eq!(modes.collect::<Vec<_>>(), [0o640, 0o640]);
+    }
 }
 
 #[test]
@@ -274,5 +313,12 @@ fn impossible_values_are_reported() {
         .assert_refused(2, &["no user nobody-of-this-name"]);
     run(&outer.path().join("t"), &["-Z", USER]).assert_refused(1, &["cannot write to", "chown nobody"]);
     assert_eq!(names(outer.path()), ["recordings"]);
+    // Whether another process writes this file cannot be determined.
+    let part = folder.join("t-00001.part");
+    fs::write(&part, "incomplete").unwrap();
+    fs::set_permissions(&part, fs::Permissions::from_mode(0o600)).unwrap();
+    let more = ["-Z", USER, "--file-packets", "5"];
+    run(&folder.join("t-%i"), &more).assert_refused(1, &["t-00001.part: Permission denied"]);
+    fs::remove_file(&part).unwrap();
     run(&folder.join("t"), &["-Z", USER]).assert_success();
 }

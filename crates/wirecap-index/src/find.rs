@@ -122,7 +122,8 @@ pub struct Plan {
 pub struct Outcome {
     /// Packets.
     pub packets: u64,
-    /// Bytes of the segments' files that were read.
+    /// Bytes that were read of the files of segments with an index. The others were read completely before
+    /// ([`Plan::scanned_bytes`]).
     pub read_bytes: u64,
     /// Bytes of the pieces with matching packets.
     pub matching_bytes: u64,
@@ -437,6 +438,7 @@ impl Plan {
             numbered: 0,
             waiting: BinaryHeap::new(),
             read_bytes: Arc::clone(&read_bytes),
+            read_again_bytes: Arc::default(),
             given_up: BTreeSet::new(),
         };
         let mut jobs: Vec<(u64, usize, usize)> = Vec::new();
@@ -478,6 +480,8 @@ struct Search<'a> {
     numbered: u32,
     waiting: BinaryHeap<Reverse<Waiting>>,
     read_bytes: Arc<AtomicU64>,
+    /// Bytes of segments that were scanned.
+    read_again_bytes: Arc<AtomicU64>,
     /// Segments that cannot be read.
     given_up: BTreeSet<usize>,
 }
@@ -543,7 +547,8 @@ impl Search<'_> {
         let (interfaces, waiting) = (&mut self.interfaces, &mut self.waiting);
         let mut places: Vec<Option<usize>> = Vec::new();
         let mut is_match = false;
-        let read = planned.read(self.storage, &piece, query, &self.read_bytes, &mut |packet| {
+        let read_bytes = if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
+        let read = planned.read(self.storage, &piece, query, read_bytes, &mut |packet| {
             is_match = true;
             let Record { interface, timestamp, queue, direction, wire_len, data } = packet.record;
             let number = interface as usize;

@@ -5,7 +5,10 @@ use std::hash::Hasher;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use etherparse::{EtherType, IpNumber, LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket, LinkSlice};
+use etherparse::{
+    EtherType, IpFragOffset, IpNumber, Ipv6ExtensionSlice, Ipv6FragmentHeaderSlice, LaxIpv6Slice,
+    LaxLinkExtSlice, LaxNetSlice, LaxSlicedPacket, LinkSlice,
+};
 use twox_hash::XxHash64;
 use wirecap_filter::Sketch;
 use wirecap_savefile::LinkType;
@@ -57,7 +60,8 @@ pub struct Flow {
     pub source: Option<IpAddr>,
     /// The destination address.
     pub destination: Option<IpAddr>,
-    /// The protocol of the IPv4 header; of IPv6 the one after its extension headers.
+    /// The protocol of the IPv4 header; of IPv6 the one after its extension headers, or after the fragment header of a later
+    /// fragment.
     pub protocol: Option<u8>,
     /// The next header field of the fixed IPv6 header: an extension header, or the protocol.
     pub next_header: Option<u8>,
@@ -65,7 +69,7 @@ pub struct Flow {
     pub fragment: Fragment,
     /// The offset of the transport header from the packet's first byte.
     pub transport_offset: Option<u16>,
-    /// Source and destination port of TCP, UDP and SCTP.
+    /// Source and destination port of TCP, UDP and SCTP, not of later fragments.
     pub ports: Option<(u16, u16)>,
 }
 
@@ -113,11 +117,15 @@ impl Headers {
             }
             (Some(LaxNetSlice::Ipv6(ip)), None | Some(IPV6)) => {
                 flow.read_ipv6(ip.header().slice());
-                let payload = ip.payload();
-                flow.protocol = Some(payload.ip_number.0);
-                let offset = payload.payload.as_ptr().addr().checked_sub(data.as_ptr().addr());
+                let later_fragment = later_fragment(ip);
+                let (protocol, place) = match &later_fragment {
+                    Some(header) => (header.next_header(), header.slice().as_ptr_range().end),
+                    None => (ip.payload().ip_number, ip.payload().payload.as_ptr()),
+                };
+                flow.protocol = Some(protocol.0);
+                let offset = place.addr().checked_sub(data.as_ptr().addr());
                 flow.transport_offset = offset.and_then(|offset| u16::try_from(offset).ok());
-                if payload.fragmented {
+                if later_fragment.is_some() {
                     return;
                 }
             }
@@ -172,6 +180,16 @@ impl Flow {
             |place: usize| header.get(place..)?.first_chunk::<4>().map(|octets| IpAddr::from(*octets));
         (self.source, self.destination) = (address(14), address(24));
     }
+}
+
+/// The fragment header of a fragment that is not the first one: no headers follow, although etherparse reads on.
+fn later_fragment<'a>(ip: &LaxIpv6Slice<'a>) -> Option<Ipv6FragmentHeaderSlice<'a>> {
+    ip.extensions().clone().into_iter().find_map(|header| match header {
+        Ipv6ExtensionSlice::Fragment(header) if header.fragment_offset() != IpFragOffset::ZERO => {
+            Some(header)
+        }
+        _ => None,
+    })
 }
 
 fn word(data: &[u8], place: usize) -> Option<u16> {
@@ -555,6 +573,29 @@ mod tests {
                     "{other} may match where {matching} does: {flow:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn the_first_fragment_of_an_ipv6_packet_has_ports_and_later_ones_have_none() {
+        let fragment = |next_header: u8, offset: u16, more: u16| {
+            let [high, low] = (offset << 3 | more).to_be_bytes();
+            [next_header, 0, high, low, 0, 0, 0, 1]
+        };
+        // The data of a later fragment may look like an extension header.
+        let data = [17, 0, 0, 53, 0x10, 0, 0, 0, 0, 60, 0, 61, 0, 0, 0, 0];
+        let headers = |next_header: u8, offset: u16, more: u16| {
+            let packet = frame(0x86dd, &[&ipv6(44), &fragment(next_header, offset, more), &data]);
+            let Flow { protocol, ports, transport_offset, .. } =
+                Headers::of(LinkType::ETHERNET, &packet).flow;
+            (protocol, ports, transport_offset)
+        };
+        assert_eq!(headers(17, 0, 1), (Some(17), Some((0x1100, 53)), Some(62)));
+        assert_eq!(headers(17, 0, 0), headers(17, 0, 1), "a packet in one fragment");
+        assert_eq!(headers(60, 0, 1), (Some(17), Some((60, 61)), Some(70)), "destination options");
+        for (offset, more) in [(1, 0), (1, 1), (181, 0)] {
+            assert_eq!(headers(17, offset, more), (Some(17), None, Some(62)));
+            assert_eq!(headers(60, offset, more), (Some(60), None, Some(62)));
         }
     }
 

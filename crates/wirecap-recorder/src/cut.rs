@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The time that each file covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Period {
-    /// Its length, at least one second.
+    /// Its length; in whole seconds if it is aligned.
     pub length: Duration,
     /// If true, files begin at multiples of the length on the local clock: daily files begin at midnight.
     /// Otherwise periods are counted from the beginning of the first file.
@@ -106,20 +106,19 @@ impl Cutter {
 
     /// The times accepted by a file that begins at `nanos`.
     fn slot(&self, period: Period, nanos: u64, origin: u64) -> Range<u64> {
-        let length = period.length.as_secs().max(1);
+        let length = (period.length.as_nanos() as u64).max(1);
         let (start, end) = if period.is_aligned {
             let seconds = (nanos / SECOND).cast_signed();
-            let (start, end) = self.aligned(seconds, length.cast_signed());
+            let (start, end) = self.aligned(seconds, (length / SECOND).max(1).cast_signed());
             (start.max(0).cast_unsigned() * SECOND, end.max(0).cast_unsigned().saturating_mul(SECOND))
         } else {
-            let length = length * SECOND;
             let start = match nanos.checked_sub(origin) {
                 Some(since) => origin + since / length * length,
                 None => nanos,
             };
             (start, start.saturating_add(length))
         };
-        start.saturating_sub(length * SECOND)..end
+        start.saturating_sub(length)..end
     }
 
     /// The beginning and end, in seconds of UTC, of the local clock's period that contains this time. A
@@ -205,6 +204,17 @@ mod tests {
         assert!(!cutter.is_over(17 * SECOND - 1) && cutter.is_over(17 * SECOND));
         cutter.open(43 * SECOND, 0, 0);
         assert!(!cutter.is_over(47 * SECOND - 1) && cutter.is_over(47 * SECOND));
+    }
+
+    #[test]
+    fn a_period_that_is_not_aligned_may_have_a_fraction_of_a_second() {
+        let period = Period { length: Duration::from_millis(1500), is_aligned: false };
+        let mut cutter = Cutter::new(CutRules { period: Some(period), ..CutRules::default() }, summer_time);
+        cutter.open(10 * SECOND, 0, 0);
+        cutter.add(1);
+        assert!(!cutter.is_over(11_499_999_999) && cutter.is_over(11_500_000_000));
+        cutter.open(12 * SECOND, 0, 0);
+        assert!(!cutter.is_over(12_999_999_999) && cutter.is_over(13 * SECOND));
     }
 
     #[test]

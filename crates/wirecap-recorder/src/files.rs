@@ -1,6 +1,6 @@
 //! The files of a set in their directory: found again after a restart, completed, removed.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -81,10 +81,15 @@ pub fn refuse_busy(pattern: &Pattern) -> io::Result<()> {
             && entry.file_type()?.is_file()
             && !is_planted(&entry.path()).unwrap_or(true);
         if is_ours {
-            refuse_locked(&File::open(entry.path())?, &entry.path())?;
+            refuse_locked(&open(File::options().read(true), &entry.path())?, &entry.path())?;
         }
     }
     Ok(())
+}
+
+/// Opens a file; the error names it.
+fn open(options: &OpenOptions, path: &Path) -> io::Result<File> {
+    options.open(path).map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", path.display())))
 }
 
 fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
@@ -98,9 +103,9 @@ fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Completes an incomplete file that no process writes: truncates an incomplete end and renames the file. An
-/// empty file is removed, and a file that is not a savefile keeps its name.
+/// empty file is removed. A file that is not a savefile, or cannot be read, is not changed.
 fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
-    let file = File::options().read(true).write(true).open(part)?;
+    let file = open(File::options().read(true).write(true), part)?;
     refuse_locked(&file, part)?;
     let path = part.to_str().and_then(|part| part.strip_suffix(PART)).map(PathBuf::from);
     let Some(path) = path.filter(|path| !path.exists()) else { return Ok(Some(part.to_owned())) };
@@ -108,13 +113,13 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
         fs::remove_file(part)?;
         return Ok(None);
     }
-    let is_whole = match Compression::of(&path) {
-        Compression::None => cut_to_whole_packets(&file, part)?,
-        compression => cut_to_whole_frames(&file, compression)?,
+    let end = match Compression::of(&path) {
+        Compression::None => end_of_packets(&file, part),
+        compression => end_of_frames(&file, compression),
     };
-    if !is_whole {
-        return Ok(Some(part.to_owned()));
-    }
+    // An error of reading is damage of the file, not a reason against a new recording.
+    let Ok(Some(end)) = end else { return Ok(Some(part.to_owned())) };
+    end.apply(&file)?;
     file.sync_all()?;
     match rename_to_new(part, &path) {
         Ok(()) => Ok(Some(path)),
@@ -124,11 +129,32 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     }
 }
 
-/// Truncates a savefile to its whole packets. Zeros at the end, which a file system leaves where it had not written the
-/// data before a power failure, count as missing. Removed are these and the packet that the process had not finished.
-/// Returns whether all of the rest is a savefile: packets may follow other damage, so such a file remains unchanged.
-fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
-    let Ok(mut reader) = Reader::open(path) else { return Ok(false) };
+/// How to complete a file.
+#[derive(Debug)]
+struct End {
+    /// The length of its whole packets or frames.
+    len: u64,
+    /// The bytes after them.
+    bytes: Vec<u8>,
+}
+
+impl End {
+    fn apply(&self, mut file: &File) -> io::Result<()> {
+        // Truncation changes the file's time, by which files without a number are ordered.
+        if file.metadata()?.len() != self.len {
+            file.set_len(self.len)?;
+        }
+        file.seek(SeekFrom::Start(self.len))?;
+        file.write_all(&self.bytes)
+    }
+}
+
+/// The end of a savefile's whole packets. Zeros at the end, which a file system leaves where it had not written the
+/// data before a power failure, count as missing. Behind it are only these and the packet that the process had not finished.
+/// `None` if the file is damaged otherwise, because packets may follow.
+fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
+    let end_at = |len| Some(End { len, bytes: Vec::new() });
+    let Ok(mut reader) = Reader::open(path) else { return Ok(None) };
     let format = reader.format();
     let end = loop {
         let before = reader.offset();
@@ -136,16 +162,13 @@ fn cut_to_whole_packets(file: &File, path: &Path) -> io::Result<bool> {
             // A pcap file of zeros is one of empty packets.
             Ok(Some(record)) if record.wire_len == 0 && format == Format::Pcap => break before,
             Ok(Some(_)) => {}
-            Ok(None) => return Ok(true),
+            Ok(None) => return Ok(end_at(file.metadata()?.len())),
             Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) => break reader.offset(),
-            Err(_) => return Ok(false),
+            Err(_) => return Ok(None),
         }
     };
     let is_tail = is_unfinished(file, end, format, reader.interfaces())?;
-    if is_tail {
-        file.set_len(end)?;
-    }
-    Ok(is_tail)
+    Ok(if is_tail { end_at(end) } else { None })
 }
 
 /// The beginning of a pcap packet or of a pcapng block.
@@ -241,21 +264,17 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
 
 /// The same for a compressed file; each frame contains whole packets. The end is an unfinished frame if decompression
 /// succeeds as far as it was written, and if no other frame begins in it.
-fn cut_to_whole_frames(file: &File, compression: Compression) -> io::Result<bool> {
-    let Some((bytes, end)) = whole_frames(file, compression)? else { return Ok(false) };
+fn end_of_frames(file: &File, compression: Compression) -> io::Result<Option<End>> {
+    let Some((bytes, table)) = whole_frames(file, compression)? else { return Ok(None) };
     let len = file.metadata()?.len();
     // Fewer zeros than four may be the upper bytes of the length that ends a gzip member.
     let written = Some(written_len(file)?).filter(|written| len - written >= 4).unwrap_or(len);
     if !is_torn_frame(file, bytes..written, compression)?
         || contains_after(file, bytes + 1, compression.frame_head())?
     {
-        return Ok(false);
+        return Ok(None);
     }
-    file.set_len(bytes)?;
-    let mut file = file;
-    file.seek(SeekFrom::Start(bytes))?;
-    file.write_all(&end)?;
-    Ok(true)
+    Ok(Some(End { len: bytes, bytes: table }))
 }
 
 /// Whether these bytes occur in the file after `offset`.

@@ -30,10 +30,6 @@ const PAGES: usize = 16;
 /// so the other pages are used only while the disk is slow; their first use takes page faults.
 const PAGES_PRESENT: usize = 4;
 
-/// A page with at least this many bytes is written if the writer is idle. This page and the previous one, the
-/// packets copied into it and the kernel's copy of it fit the second-level cache of a processor.
-const WORTH_WRITING_BYTES: usize = 256 << 10;
-
 /// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
 /// entries: compared to a copied packet, a packet of 768 bytes takes 1.1 times the processor time, and one of
 /// 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
@@ -374,20 +370,6 @@ impl Recording {
             true => Err(self.why_it_ended()),
             false => Ok(()),
         }
-    }
-
-    /// Passes the current page to the writer if the writer is idle and the page is long enough. For
-    /// compression, only full pages are passed.
-    ///
-    /// # Errors
-    ///
-    /// If earlier packets cannot be written.
-    pub fn hand_on(&mut self) -> Result<(), WriteError> {
-        let is_worth_writing = self.page.as_ref().is_some_and(|page| page.len() >= WORTH_WRITING_BYTES);
-        if is_worth_writing && !self.is_compressed && self.shared.waiting.load(Ordering::Relaxed) == 0 {
-            return self.flush();
-        }
-        Ok(())
     }
 
     /// Passes all packets to the writer.

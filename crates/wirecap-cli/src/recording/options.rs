@@ -88,6 +88,8 @@ pub(crate) struct FileOptions {
     begin: Vec<Condition>,
 
     /// dumpcap: end after duration:SECONDS, filesize:KB, packets:N or files:N
+    ///
+    /// With -b, filesize:KB starts a new file.
     #[arg(short = 'a', value_name = "CONDITION", value_parser = condition)]
     autostop: Vec<Condition>,
 }
@@ -139,13 +141,13 @@ fn condition(text: &str) -> Result<Condition, String> {
         _ => Err(format!("{value:?}: expected a number greater than 0")),
     };
     let seconds = || match value.parse::<f64>() {
-        Ok(seconds) if (1.0..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err(format!("{value:?}: expected a number of seconds, at least 1")),
+        Ok(seconds) if (0.001..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
+        _ => Err(format!("{value:?}: expected a number of seconds, at least 0.001")),
     };
     Ok(match name {
         "filesize" => Condition::Bytes(number()?.checked_mul(1000).ok_or("it is too large")?),
         "duration" => Condition::Duration(seconds()?),
-        "interval" => Condition::Interval(seconds()?),
+        "interval" => Condition::Interval(Duration::from_secs(number()?)),
         "packets" => Condition::Packets(number()?),
         "files" => Condition::Files(number()?),
         "printname" => Condition::PrintName(value.into()),
@@ -264,6 +266,10 @@ impl FileOptions {
         }
         for condition in &self.autostop {
             match condition {
+                // As in dumpcap: of several files, it ends only the current one.
+                Condition::Bytes(bytes) if !self.begin.is_empty() => {
+                    plan.cut.bytes.get_or_insert(*bytes);
+                }
                 Condition::Bytes(bytes) => plan.bytes_max = Some(*bytes),
                 Condition::Duration(length) => plan.duration = Some(*length),
                 Condition::Packets(packets) => plan.packets_max = Some(*packets),
@@ -271,8 +277,9 @@ impl FileOptions {
                 _ => return usage("-a supports duration, filesize, packets and files"),
             }
         }
-        if plan.cut.period.is_some_and(|period| period.length < Duration::from_secs(1)) {
-            return usage("--file-time must be at least 1s");
+        let is_whole = |length: Duration| length.as_secs() > 0 && length.subsec_nanos() == 0;
+        if plan.cut.period.is_some_and(|period| period.is_aligned && !is_whole(period.length)) {
+            return usage("--file-time must be at least 1s, in whole seconds");
         }
         let mut numbering = Numbering::Pattern;
         let has_number = path.to_string_lossy().contains("%i");
@@ -436,6 +443,10 @@ mod tests {
         let time = plan("-w t-%s.pcap -G 60 -W 3 -z gzip").unwrap();
         assert_eq!((time.files_max, time.cut.period), (Some(3), Some(of_seconds(60))));
         assert_eq!((time.command, time.store.files), (Some(vec!["gzip".to_owned()]), None));
+        // With -C and -G, -W affects only names.
+        let both = plan("-w t-%s.pcap -C 1 -G 60 -W 3").unwrap();
+        assert_eq!((both.cut.bytes, both.cut.period), (Some(1_000_000), Some(of_seconds(60))));
+        assert_eq!((both.files_max, both.store), (None, StoreRules::default()));
     }
 
     #[test]
@@ -449,6 +460,28 @@ mod tests {
         assert!(name.starts_with("t_00002_19") && name.ends_with(".pcapng"), "{name}");
         let name = &first_names(&plan("-w t.pcap.gz -b packets:1 -b nametimenum:2").unwrap())[0];
         assert!(name.starts_with("t_19") && name.ends_with("_00001.pcap.gz"), "{name}");
+        // `-a filesize` ends the recording, or with -b the file.
+        let one = plan("-w t -a filesize:100 -a duration:0.5").unwrap();
+        assert_eq!((one.bytes_max, one.cut.bytes), (Some(100_000), None));
+        assert_eq!(one.duration, Some(Duration::from_millis(500)));
+        let ring = plan("-w t -b files:3 -a filesize:100").unwrap();
+        assert_eq!((ring.bytes_max, ring.cut.bytes, ring.store.files), (None, Some(100_000), Some(3)));
+        let period = plan("-w t -b duration:1.5").unwrap().cut.period.unwrap();
+        assert_eq!((period.length, period.is_aligned), (Duration::from_millis(1500), false));
+    }
+
+    #[test]
+    fn files_are_synced_when_they_are_complete_and_every_five_seconds() {
+        let usual = Duration::from_secs(1);
+        for (line, durability, flush_interval) in [
+            ("-w t", Durability::Every(Duration::from_secs(5)), usual),
+            ("-w t --sync none", Durability::None, usual),
+            ("-w t --sync close", Durability::Close, usual),
+            ("-w t --sync 500ms", Durability::Every(Duration::from_millis(500)), Duration::from_millis(100)),
+        ] {
+            let plan = plan(line).unwrap();
+            assert_eq!((plan.durability, plan.flush_interval(usual)), (durability, flush_interval), "{line}");
+        }
     }
 
     #[test]
@@ -482,6 +515,10 @@ mod tests {
             ("-w t -a files:3", "-b"),
             ("-w t%Q --file-packets 3", "%Q"),
             ("-w t --file-time 10ms", "at least 1s"),
+            ("-w t --file-time 1500ms", "whole seconds"),
+            ("-w t -b interval:1.5", "expected a number"),
+            ("-w t -b duration:0", "expected a number of seconds"),
+            ("-w t --sync 0s", "longer than 0"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(words), "{line}: {error}");

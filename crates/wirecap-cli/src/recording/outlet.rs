@@ -108,11 +108,6 @@ pub(crate) trait Outlet {
         now: Timestamp,
     ) -> Result<bool, WriteError>;
 
-    /// Hands on the accepted packets if nothing else is being written and they are worth a write.
-    fn hand_on(&mut self) -> Result<(), WriteError> {
-        Ok(())
-    }
-
     /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
 
@@ -313,10 +308,6 @@ impl Outlet for Files {
         }
         chunk.lend();
         self.recording().write_in_place(&record, place, now)
-    }
-
-    fn hand_on(&mut self) -> Result<(), WriteError> {
-        self.recording().hand_on()
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.

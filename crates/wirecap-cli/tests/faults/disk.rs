@@ -26,6 +26,8 @@ pub(crate) struct Faults {
     pub(crate) room: Option<u64>,
     /// Writes fail with EIO after this number of bytes, possibly in the middle of a write.
     pub(crate) write_error_behind: Option<u64>,
+    /// Reads fail with EIO at this offset of a file and after it.
+    pub(crate) read_error_behind: Option<usize>,
     /// Syncs of files fail with EIO after this number of syncs.
     pub(crate) sync_error_behind: Option<u64>,
     /// Maximum number of bytes of one write.
@@ -315,8 +317,12 @@ impl Filesystem for Server {
     ) {
         let state = self.0.state();
         let Some(file) = state.inodes.get(&inode.0) else { return reply.error(Errno::ENOENT) };
+        let readable = state.faults.read_error_behind.unwrap_or(usize::MAX);
         let begin = file.data.len().min(offset as usize);
-        let end = file.data.len().min(begin + size as usize);
+        if begin >= readable {
+            return reply.error(Errno::EIO);
+        }
+        let end = file.data.len().min(begin + size as usize).min(readable);
         reply.data(&file.data[begin..end]);
     }
 

@@ -186,15 +186,19 @@ fn short_writes_are_continued() {
     if !privileged() {
         return;
     }
-    for name in ["t-%i.pcapng", "t-%i.pcap.gz"] {
+    // Long packets are written from their cells, with vectored writes.
+    for (name, bytes, sent) in
+        [("t-%i.pcapng", 60, 20_000), ("t-%i.pcap.gz", 60, 20_000), ("t-%i.pcapng", 1500, 2_000)]
+    {
         let (bed, disk) = (Bed::new(1), Disk::mount());
         disk.set(|faults| faults.gulp = Some(1000));
         let running = start(&bed, &disk.path().join(name), DEEP, &["--file-size", "500K"]);
-        bed.generator().send(&[Load::new(0, 20_000)]).unwrap();
+        let traffic = Traffic { sizes: Sizes::fixed(bytes), ..bed.traffic() };
+        Generator::new(&bed.pair.sender, &traffic).unwrap().send(&[Load::new(0, sent)]).unwrap();
         let finished = running.interrupt();
         finished.assert_success();
-        assert_eq!(in_file(&finished, 20_000), 20_000);
-        assert_eq!(first_packets(&files(disk.path())), 20_000);
+        assert_eq!(in_file(&finished, sent), sent, "{name}, {bytes}");
+        assert_eq!(first_packets(&files(disk.path())), sent, "{name}, {bytes}");
     }
 }
 
@@ -364,6 +368,71 @@ fn a_power_failure_loses_at_most_the_sync_time() {
         ]));
         next.assert_success();
         assert_eq!(first_packets(&files(found.path())), kept);
+    }
+}
+
+#[test]
+fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts() {
+    if !privileged() {
+        return;
+    }
+    for name in NAMES {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let pattern = disk.path().join(name);
+        let running = start(&bed, &pattern, DEEP, &["--file-size", "1G"]);
+        bed.generator().send(&[Load::new(0, 5_000)]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while first_packets(&files(disk.path())) < 5_000 {
+            assert!(Instant::now() < deadline, "timed out waiting for the packets in {name}");
+            thread::sleep(Duration::from_millis(50));
+        }
+        running.signal(Signal::KILL);
+        assert_eq!(running.finish_killed(), None, "a status");
+        let [complete, next, last] =
+            ["00001", "00002", "00003"].map(|number| disk.path().join(name.replace("%i", number)));
+        let part = disk.path().join(name.replace("%i", "00001") + ".part");
+        let bytes = fs::read(&part).unwrap();
+        let record = || {
+            let mut command = Command::new(WIRECAP);
+            command.args(["capture", "-i", "a1", "--duration", "10ms", "--file-size", "1G", "-w"]);
+            bed.run(command.arg(&pattern)).assert_success();
+        };
+        // At the beginning, in the middle, and in the last block.
+        for readable in [0, bytes.len() / 2, bytes.len() - 1] {
+            disk.set(|faults| faults.read_error_behind = Some(readable));
+            record();
+            disk.set(|faults| faults.read_error_behind = None);
+            assert!(fs::read(&part).unwrap() == bytes && next.exists(), "{name}: error at {readable}");
+            fs::remove_file(&next).unwrap();
+        }
+        record();
+        record();
+        assert!(complete.exists() && next.exists() && last.exists() && !part.exists(), "{name}");
+        assert_eq!(first_packets(&files(disk.path())), 5_000);
+    }
+}
+
+#[test]
+fn complete_files_survive_a_power_failure_unless_syncs_are_turned_off() {
+    if !privileged() {
+        return;
+    }
+    for (sync, kept) in [("close", 1_000), ("none", 0)] {
+        let (bed, disk) = (Bed::new(1), Disk::mount());
+        let more = ["--file-packets", "500", "--sync", sync];
+        let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);
+        bed.generator().send(&[Load::new(0, 1_250)]).unwrap();
+        let third = disk.path().join("t-00003.pcap.part");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !third.exists() {
+            assert!(Instant::now() < deadline, "timed out waiting for the third file");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let found = disk.after_power_loss();
+        assert_eq!(first_packets(&files(found.path())), kept, "--sync {sync}");
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(first_packets(&files(disk.path())), 1_250);
     }
 }
 

@@ -115,6 +115,10 @@ fn duckdb_reads_the_index_as_documented() {
     for (row, (name, kind)) in described.iter().zip(columns) {
         assert!(row[0] == name && of_duckdb(kind).contains(&&*row[1]), "{row:?}: {name} {kind}");
     }
+    let filtered = "SELECT DISTINCT path_in_schema FROM parquet_metadata('rec/*.flows.parquet') \
+                    WHERE bloom_filter_offset IS NOT NULL ORDER BY 1";
+    let filtered: Vec<String> = query(folder.path(), filtered).into_iter().flatten().collect();
+    assert_eq!(filtered, ["dst_addr", "dst_port", "flow", "src_addr", "src_port"]);
     // The contents of lists, and the metadata outside of rows.
     let places = "SELECT sum(piece.packets), count(DISTINCT piece.offset) FROM \
                   (SELECT unnest(pieces) AS piece FROM read_parquet('rec/s1*.flows.parquet'))";

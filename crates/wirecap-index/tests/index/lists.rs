@@ -56,6 +56,7 @@ proptest! {
         prop_assert!(fault.is_none(), "{:?}", fault);
         prop_assert_eq!(index.packets(), packets.len() as u64);
         prop_assert_eq!(index.rows().len(), expected.len());
+        prop_assert!(index.rows().is_sorted_by_key(|row| (row.flow.number(), row.first)));
         let host = |address: Option<IpAddr>| match address {
             Some(IpAddr::V4(address)) => u16::from_be_bytes([address.octets()[2], address.octets()[3]]),
             other => panic!("{other:?}"),
