@@ -691,4 +691,19 @@ mod tests {
         assert_eq!(Mode::Basic.notation(256, 500), "B-(256,500)");
         assert_eq!(Mode::Advanced(0.6).notation(256, 500), "A-(256,500,60)");
     }
+
+    #[test]
+    fn the_accounts_of_ports_are_added_field_by_field() {
+        let dropped = PortDrops { ring_full: 1, refused: 3, down: 5, bad_length: 7, no_cell: 9, other: 11 };
+        assert_eq!(dropped.total(), 36);
+        let one =
+            PortAccount { taken: 76, sent: 37, bytes: 1000, dropped, waiting: 13, copied: 15, late: 17 };
+        let mut both = one;
+        both.add(&one);
+        let dropped =
+            PortDrops { ring_full: 2, refused: 6, down: 10, bad_length: 14, no_cell: 18, other: 22 };
+        let expected =
+            PortAccount { taken: 152, sent: 74, bytes: 2000, dropped, waiting: 26, copied: 30, late: 34 };
+        assert_eq!(both, expected);
+    }
 }

@@ -56,4 +56,12 @@ mod tests {
         assert_eq!(recorded.lost(100), 10);
         assert_eq!(Recorded { in_file: 100, ..Recorded::default() }.lost(100), 0);
     }
+
+    #[test]
+    fn the_table_has_each_count_below_its_name() {
+        let recorded = Recorded { to: "a.pcapng".into(), surplus: 1, writer: 2, written: 3000, in_file: 4 };
+        let [names, counts] = <[_; 2]>::try_from(recorded.rows(7)).unwrap();
+        assert_eq!(names, ["recorded to", "delivered", "surplus", "writer", "written", "in file", "lost"]);
+        assert_eq!(counts, ["a.pcapng", "7", "1", "2", "3,000", "4", "2"]);
+    }
 }

@@ -773,7 +773,7 @@ mod tests {
         // Without a pause while the other thread runs; if it has no processor, this thread gives its own up.
         let pause = |looks: &mut u32| {
             *looks += 1;
-            if *looks % 10_000 == 0 { thread::yield_now() } else { std::hint::spin_loop() }
+            if looks.is_multiple_of(10_000) { thread::yield_now() } else { std::hint::spin_loop() }
         };
         let fill = move || {
             let (mut held, mut looks) = (VecDeque::new(), 0);

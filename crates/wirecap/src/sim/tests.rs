@@ -287,6 +287,8 @@ impl Schedule {
     fn check_offloading(&self, chunk: &Chunk, worker: usize, backlogs: &[u32], ending: bool) {
         let ring = chunk.ring_index();
         assert_eq!(chunk.is_offloaded(), self.home_of(ring) != worker);
+        let bytes: u64 = chunk.iter().map(|packet| u64::from(packet.wire_len())).sum();
+        assert_eq!(chunk.wire_bytes(), bytes);
         if !chunk.is_offloaded() {
             return;
         }
@@ -544,6 +546,21 @@ fn a_cell_given_twice_is_counted_or_delivered_twice_and_breaks_nothing() {
     // The cell is out of use; its duplicate may have taken the slot of another cell on the fill ring.
     assert!((254..=256).contains(&kernel.free_cells()), "{}", kernel.free_cells());
     assert_eq!(kernel.violations(), []);
+}
+
+#[test]
+fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
+    let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    let (mut owner, mut helper) = (capture.worker(0), capture.worker(1));
+    for number in 0..200 {
+        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
+    }
+    let chunks = [next_chunk(&mut owner), next_chunk(&mut helper)];
+    assert_eq!(chunks.map(|chunk| (chunk.ring_index(), chunk.is_offloaded())), [(0, false), (0, true)]);
+    assert_eq!((capture.group.helpers_of(0), capture.group.helpers_of(1)), (vec![(1, 1)], vec![]));
+    assert_eq!([0, 1].map(|ring| capture.group.home_of(ring)), [0, 1]);
+    assert_eq!(capture.ledger(Duration::ZERO).total.offloaded_chunks, 1);
 }
 
 #[test]
