@@ -24,20 +24,26 @@ impl RxRing {
 
     #[cold]
     fn look_for_cut_packets(&self, cells: &[Descriptor]) -> u64 {
-        let is_cut = |packet: &&[Descriptor]| match packet {
-            [cell] if may_fill_a_buffer(cell) => {
-                // SAFETY: the caller checked that the cell's bytes are in the pool, which lives as long as the ring; the
-                // kernel delivered the cell, and no chunk has it yet.
-                let bytes = unsafe {
-                    let start = self.pool().memory().base().add(cell.address as usize);
-                    slice::from_raw_parts(start.as_ptr(), cell.len as usize)
-                };
-                announced_bytes(bytes).is_some_and(|announced| announced > bytes.len())
+        count_cut(cells, |cell| {
+            // SAFETY: the caller checked that the cell's bytes are in the pool, which lives as long as the ring; the
+            // kernel delivered the cell, and no chunk has it yet.
+            unsafe {
+                let start = self.pool().memory().base().add(cell.address as usize);
+                slice::from_raw_parts(start.as_ptr(), cell.len as usize)
             }
-            _ => false,
-        };
-        cells.split_inclusive(|cell| !cell.is_continued()).filter(is_cut).count() as u64
+        })
     }
+}
+
+/// Number of packets in one cell that fills a buffer, and whose header announces more.
+fn count_cut<'a>(cells: &[Descriptor], bytes_of: impl Fn(&Descriptor) -> &'a [u8]) -> u64 {
+    let is_cut = |packet: &&[Descriptor]| match packet {
+        [cell] if may_fill_a_buffer(cell) => {
+            announced_bytes(bytes_of(cell)).is_some_and(|announced| announced > cell.len as usize)
+        }
+        _ => false,
+    };
+    cells.split_inclusive(|cell| !cell.is_continued()).filter(is_cut).count() as u64
 }
 
 fn may_fill_a_buffer(cell: &Descriptor) -> bool {
@@ -62,6 +68,7 @@ fn announced_bytes(frame: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::xdp::CONTINUED;
 
     fn frame(headers: &[&[u8]]) -> Vec<u8> {
         [&[[2; 12].as_slice()], headers].concat().concat()
@@ -77,5 +84,23 @@ mod tests {
         assert_eq!(announced_bytes(&frame(&[&[8, 6], ipv4])), None, "ARP does not say");
         assert_eq!(announced_bytes(&frame(&[&[8, 0], &[0x45]])), None);
         assert_eq!(announced_bytes(&[]), None);
+    }
+
+    #[test]
+    fn a_packet_is_cut_if_it_fills_a_buffer_and_announces_more() {
+        let cut = |announced: u16, lens: &[(u32, u32)]| {
+            let total = (announced - 14).to_be_bytes();
+            let mut bytes = frame(&[&[8, 0, 0x45, 0], &total]);
+            bytes.resize(2048, 0);
+            let cells: Vec<Descriptor> =
+                lens.iter().map(|&(len, options)| Descriptor { address: 0, len, options }).collect();
+            count_cut(&cells, |cell| &bytes[..cell.len as usize])
+        };
+        for (len, count) in [(960, 0), (1023, 0), (1024, 1), (1025, 0), (1088, 1), (1472, 1), (1536, 0)] {
+            assert_eq!(cut(1514, &[(len, 0)]), count, "{len} of 1514 bytes");
+        }
+        assert_eq!(cut(1024, &[(1024, 0)]), 0, "it is whole");
+        assert_eq!(cut(1514, &[(1024, CONTINUED), (490, 0)]), 0, "the driver says that it continues");
+        assert_eq!(cut(1514, &[(1024, 0), (64, 0), (1088, 0)]), 2);
     }
 }
