@@ -79,9 +79,7 @@ const SKEWED_BYTES: u16 = 1500;
 
 /// Its duration, long enough that one handler alone loses a fifth of it. `make skew` sets twenty seconds.
 fn skewed_time() -> Duration {
-    let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
-    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
-    Duration::from_secs_f64(seconds.unwrap_or(2.5))
+    wirecap_testbed::skewed_time(2.5)
 }
 
 /// Sends this load, in so many flows, to handlers on `devices` of a bed, and returns the counts.

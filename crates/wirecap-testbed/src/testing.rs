@@ -72,6 +72,17 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
+/// Duration of a skewed load: `usual_seconds`, or `WIRECAP_SKEW_SECONDS`, which `make skew` sets to twenty.
+///
+/// # Panics
+///
+/// If the variable is not a number.
+pub fn skewed_time(usual_seconds: f64) -> Duration {
+    let seconds = env::var("WIRECAP_SKEW_SECONDS").ok();
+    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
+    Duration::from_secs_f64(seconds.unwrap_or(usual_seconds))
+}
+
 /// The savefiles below the folder of traces, in order: that of `WIRECAP_TRACES`, or `shared/traces` beside the project's folder.
 /// If there is no such folder, there are none, and a message is printed to standard error: the traces are not part of the
 /// project.

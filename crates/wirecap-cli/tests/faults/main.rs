@@ -20,7 +20,9 @@ use recording::{Bed, Finished, Running, WIRECAP};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::{ReadError, Reader};
-use wirecap_testbed::{Generator, Load, Sizes, Stamp, Traffic, cpu_times, pass_program, privileged};
+use wirecap_testbed::{
+    Generator, Load, Sizes, Stamp, Traffic, cpu_times, pass_program, privileged, wait_until,
+};
 
 /// Chunks of a pool that has room for all packets of most tests, so that the result does not depend on the
 /// machine's speed.
@@ -47,11 +49,9 @@ fn start(bed: &Bed, file: &Path, chunks: &str, more: &[&str]) -> Running {
         let is_open = path == file || path.extension().is_some_and(|extension| extension == "part");
         is_open && path.metadata().is_ok_and(|metadata| metadata.len() > 0)
     };
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !fs::read_dir(directory).unwrap().any(|entry| has_begun(&entry.unwrap().path())) {
-        assert!(Instant::now() < deadline, "timed out waiting for the first file in {}", directory.display());
-        thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(&format!("{} has the first file", directory.display()), || {
+        fs::read_dir(directory).unwrap().any(|entry| has_begun(&entry.unwrap().path()))
+    });
     running
 }
 
@@ -381,11 +381,7 @@ fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts(
         let pattern = disk.path().join(name);
         let running = start(&bed, &pattern, DEEP, &["--file-size", "1G"]);
         bed.generator().send(&[Load::new(0, 5_000)]).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while first_packets(&files(disk.path())) < 5_000 {
-            assert!(Instant::now() < deadline, "timed out waiting for the packets in {name}");
-            thread::sleep(Duration::from_millis(50));
-        }
+        wait_until(&format!("{name} has the packets"), || first_packets(&files(disk.path())) >= 5_000);
         running.signal(Signal::KILL);
         assert_eq!(running.finish_killed(), None, "a status");
         let [complete, next, last] =
@@ -423,11 +419,7 @@ fn complete_files_survive_a_power_failure_unless_syncs_are_turned_off() {
         let running = start(&bed, &disk.path().join("t-%i.pcap"), DEEP, &more);
         bed.generator().send(&[Load::new(0, 1_250)]).unwrap();
         let third = disk.path().join("t-00003.pcap.part");
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !third.exists() {
-            assert!(Instant::now() < deadline, "timed out waiting for the third file");
-            thread::sleep(Duration::from_millis(5));
-        }
+        wait_until("the third file exists", || third.exists());
         let found = disk.after_power_loss();
         assert_eq!(first_packets(&files(found.path())), kept, "--sync {sync}");
         let finished = running.interrupt();

@@ -21,9 +21,7 @@ const POOL_CELLS: f64 = 64.0 * 64.0;
 
 /// Duration of a skewed load: two seconds, or as set in the environment. `make skew` sets twenty.
 fn load_time() -> Duration {
-    let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
-    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
-    Duration::from_secs_f64(seconds.unwrap_or(2.0))
+    wirecap_testbed::skewed_time(2.0)
 }
 
 #[test]

@@ -21,9 +21,7 @@ pub(crate) const ENGINES: [Engine; 2] = [Engine::Xdp, Engine::Packet];
 
 /// Duration of a load: two seconds, or as set by the environment. `make skew` sets twenty.
 pub(crate) fn load_time() -> Duration {
-    let seconds = std::env::var("WIRECAP_SKEW_SECONDS").ok();
-    let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
-    Duration::from_secs_f64(seconds.unwrap_or(2.0))
+    wirecap_testbed::skewed_time(2.0)
 }
 
 /// Two namespaces and the cable between them; captures happen at `a1`.
