@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const PAGES: usize = 16;
 
 /// Number of pages whose memory is allocated at the beginning. The most recently returned page is used next,
 /// so the other pages are used only while the disk is slow; their first use takes page faults.
-const PAGES_PRESENT: usize = 4;
+const PAGES_PRESENT: usize = 8;
 
 /// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
 /// entries: compared to a copied packet, a packet of 768 bytes takes 1.1 times the processor time, and one of
@@ -213,16 +213,18 @@ impl Recording {
         self.spare.len() > (bytes.div_ceil(PAGE_BYTES / 2) + held_back).min(PAGES - 2)
     }
 
-    /// Waits until the writer returns a page, for at most `longest`.
+    /// Gives the writer `pause` to return pages. It does not wait for the first of them: the writer would
+    /// have to wake this thread for each page, which costs 10 to 20 ns for a packet of 768 bytes.
     ///
     /// # Errors
     ///
     /// If the writer has ended because earlier packets could not be written.
-    pub fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
-        match self.pages.recv_timeout(longest) {
+    pub fn wait_for_room(&mut self, pause: Duration) -> Result<(), WriteError> {
+        thread::sleep(pause);
+        match self.pages.try_recv() {
             Ok(page) => self.spare.push(page),
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => return Err(self.why_it_ended()),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) => return Err(self.why_it_ended()),
         }
         Ok(())
     }

@@ -93,9 +93,9 @@ pub(crate) trait Outlet {
         true
     }
 
-    /// Waits until it may have more room, for at most `longest`.
-    fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
-        thread::sleep(longest);
+    /// Gives it `pause` to make room.
+    fn wait_for_room(&mut self, pause: Duration) -> Result<(), WriteError> {
+        thread::sleep(pause);
         Ok(())
     }
 
@@ -290,8 +290,8 @@ impl Outlet for Files {
         self.recording().has_room(bytes, all)
     }
 
-    fn wait_for_room(&mut self, longest: Duration) -> Result<(), WriteError> {
-        self.recording().wait_for_room(longest)
+    fn wait_for_room(&mut self, pause: Duration) -> Result<(), WriteError> {
+        self.recording().wait_for_room(pause)
     }
 
     #[inline]
