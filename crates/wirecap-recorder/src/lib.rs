@@ -2,7 +2,8 @@
 //!
 //! A [`Recording`] accepts records on the capture thread, encodes them into pages of 1 MiB and passes the
 //! pages to a writer thread over a bounded queue. [`has_room`](Recording::has_room) returns whether it
-//! accepts more without waiting for the disk. The data of long packets need not be copied: the writer gathers
+//! accepts more without waiting for the disk. The writer uses direct I/O where the file system has it. Where
+//! the page cache copies the bytes anyway, the data of long packets are not copied before: the writer gathers
 //! them from the capture's memory ([`write_in_place`](Recording::write_in_place)).
 //!
 //! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a [`Cutter`]
@@ -16,6 +17,7 @@
 mod compression;
 mod compressors;
 mod cut;
+mod direct;
 mod files;
 mod launch;
 mod local_time;

@@ -15,6 +15,7 @@ use wirecap_savefile::{Format, Record, Timestamp, WriteError};
 use crate::compression::{Compression, Compressor, FrameTable};
 use crate::compressors::Compressors;
 use crate::cut::{CutRules, Cutter};
+use crate::direct::Direct;
 use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
@@ -79,6 +80,7 @@ pub struct Settings {
 pub struct Recording {
     format: Format,
     is_compressed: bool,
+    is_direct: bool,
     head_bytes: u64,
     tail_bytes: u64,
     cutter: Cutter,
@@ -90,6 +92,8 @@ pub struct Recording {
     /// Number and bytes of the accepted packets.
     packets: u64,
     bytes: u64,
+    /// Bytes of the open file before the current page.
+    file_bytes: u64,
     page: Option<Page>,
     spare: Vec<Page>,
     pages: Receiver<Page>,
@@ -165,15 +169,20 @@ impl Recording {
             watch,
             complete,
             pages: returned,
+            direct: None,
             open: None,
         };
         let head_bytes = writer.head.len() as u64;
         writer.begin(now.unix_seconds().cast_signed())?;
+        let is_compressed = settings.compression != Compression::None;
+        let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
+        writer.direct = is_direct.then(Direct::default);
         let work = move || writer.run(&inbox);
         let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
         let mut recording = Self {
             format: settings.format,
-            is_compressed: settings.compression != Compression::None,
+            is_compressed,
+            is_direct,
             head_bytes,
             tail_bytes: settings.tail_bytes,
             cutter: Cutter::new(settings.cut, local_time::utc_offset),
@@ -184,6 +193,7 @@ impl Recording {
             files: 0,
             packets: 0,
             bytes: 0,
+            file_bytes: 0,
             page: None,
             spare: (0..PAGES).map(|page| Page::new(page >= PAGES - PAGES_PRESENT)).collect(),
             pages,
@@ -197,9 +207,9 @@ impl Recording {
     }
 
     /// Whether [`write_in_place`](Self::write_in_place) copies every packet, as [`write`](Self::write) does,
-    /// because the file is compressed.
+    /// because the file is compressed or written by direct I/O.
     pub fn copies_all(&self) -> bool {
-        self.is_compressed
+        self.is_compressed || self.is_direct
     }
 
     /// Whether the recording accepts this many bytes of packets without waiting for the disk. Unless `all`,
@@ -384,6 +394,7 @@ impl Recording {
             Some(page) if page.is_empty() => self.spare.push(page),
             Some(page) => {
                 self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                self.file_bytes += page.len() as u64;
                 self.send(Message::Page(page))?;
             }
             None => {}
@@ -437,19 +448,22 @@ impl Recording {
         self.is_open = true;
         self.files += 1;
         self.bytes += self.head_bytes;
+        self.file_bytes = self.head_bytes;
     }
 
     #[cold]
     fn change_page(&mut self) -> Result<(), WriteError> {
         self.flush()?;
         self.spare.extend(self.pages.try_iter());
-        self.page = match self.spare.pop() {
-            Some(page) => Some(page),
+        let mut page = match self.spare.pop() {
+            Some(page) => page,
             None => match self.pages.recv() {
-                Ok(page) => Some(page),
+                Ok(page) => page,
                 Err(_) => return Err(self.why_it_ended()),
             },
         };
+        page.start_at(self.file_bytes);
+        self.page = Some(page);
         Ok(())
     }
 

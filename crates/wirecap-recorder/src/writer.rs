@@ -13,6 +13,7 @@ use wirecap_savefile::{FileSink, Format, WriteError};
 
 use crate::compression::{Compressor, Effort, FrameTable};
 use crate::compressors::{Compressed, Compressors};
+use crate::direct::Direct;
 use crate::files::{self, free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
 use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
@@ -21,6 +22,9 @@ use crate::store::{Room, Store, StoreRules};
 
 /// Maximum number of slices in one writev(2) call (`IOV_MAX`).
 const SLICES_MAX: usize = 1024;
+
+/// More waiting pages than this are not kept waiting for a slow disk.
+const WAITING_MAX: u64 = 2;
 
 /// When written data must survive a power failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +140,8 @@ pub(crate) struct Writer {
     /// Receives the paths of complete files.
     pub(crate) complete: Option<Sender<PathBuf>>,
     pub(crate) pages: Sender<Page>,
+    /// Writes whole pages by direct I/O, if the file system has it.
+    pub(crate) direct: Option<Direct>,
     pub(crate) open: Option<OpenFile>,
 }
 
@@ -181,6 +187,11 @@ impl Writer {
                 self.sync()?;
             }
         }
+    }
+
+    /// The open file.
+    pub(crate) fn file(&self) -> Option<&File> {
+        self.open.as_ref().map(|open| &open.file)
     }
 
     fn change_rules(&mut self, rules: StoreRules) -> Result<(), WriteError> {
@@ -306,7 +317,16 @@ impl Writer {
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
-        self.watch.around(&mut || outcome = write_all(&mut open.file, slices, &mut written));
+        let waiting = self.shared.waiting.load(Ordering::Relaxed);
+        self.watch.around(&mut || {
+            outcome = match (&mut self.direct, slices) {
+                (Some(direct), [bytes]) => {
+                    let is_behind = waiting > WAITING_MAX;
+                    direct.write_all(&mut open.file, open.bytes, bytes, is_behind, &mut written)
+                }
+                _ => write_all(&mut open.file, slices, &mut written),
+            };
+        });
         self.watch.accepted(written as u64);
         if let Err(source) = outcome {
             let (whole, packets) = match made_of {

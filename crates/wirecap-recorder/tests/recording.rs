@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tempfile::TempDir;
 use wirecap_recorder::{
     Batch, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings,
     StoreRules, Summary, Target, Watch,
@@ -136,6 +137,14 @@ struct Plan {
     packets: Vec<(usize, i64, bool)>,
     /// Packets before which the recording ends and another one begins.
     restarts: Vec<usize>,
+    /// Whether the files are in memory, where long packets are written from their batches, and not on a disk, which may
+    /// have direct I/O.
+    is_in_memory: bool,
+}
+
+/// A directory in memory.
+fn memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
 fn plans() -> impl Strategy<Value = Plan> {
@@ -153,7 +162,8 @@ fn plans() -> impl Strategy<Value = Plan> {
     let second = SECOND.cast_signed();
     let pauses = prop_oneof![50 => 0..3 * second, 1 => -200 * second..200 * second];
     let packets = vec((4..3000_usize, pauses, proptest::bool::weighted(0.1)), 0..300);
-    (formats, compressions, cut, store, packets, vec(0..300_usize, 0..3)).prop_map(
+    let restarts = vec(0..300_usize, 0..3);
+    (formats, compressions, cut, store, packets, restarts, any::<bool>()).prop_map(
         |(
             format,
             compression,
@@ -161,6 +171,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             (files, store_bytes),
             packets,
             restarts,
+            is_in_memory,
         )| {
             let period = seconds.map(|seconds| Period { length: Duration::from_secs(seconds), is_aligned });
             // Files must be small compared to the budget.
@@ -172,6 +183,7 @@ fn plans() -> impl Strategy<Value = Plan> {
                 store: StoreRules { files, bytes: store_bytes, free_bytes: None },
                 packets,
                 restarts,
+                is_in_memory,
             }
         },
     )
@@ -182,7 +194,7 @@ proptest! {
 
     #[test]
     fn the_files_together_are_the_stream_within_the_budgets(plan in plans()) {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = if plan.is_in_memory { memory() } else { tempfile::tempdir().unwrap() };
         let extension = match plan.compression {
             Compression::None => "",
             Compression::Gzip => ".gz",
@@ -238,9 +250,35 @@ proptest! {
     }
 }
 
+/// Many pages, as full as packets allow, so that a disk with direct I/O gets whole blocks directly.
+#[test]
+fn long_files_on_a_disk_and_in_memory_are_the_stream() {
+    const PACKETS: u32 = 6000;
+    for folder in [tempfile::tempdir().unwrap(), memory()] {
+        for (format, name) in [(Format::Pcapng, "t-%i.pcapng"), (Format::Pcap, "u-%i.pcap")] {
+            let cut = CutRules { packets: Some(u64::from(PACKETS) / 3), ..CutRules::default() };
+            let settings = Settings { cut, ..settings(format, Compression::None) };
+            let mut recording =
+                Recording::begin(settings, target(folder.path(), name), at(0), Box::new(())).unwrap();
+            for number in 0..PACKETS {
+                let len = number as usize * 7919 % 9000;
+                assert!(write(&mut recording, number, len, u64::from(number)).unwrap());
+                if number % 997 == 0 {
+                    recording.flush().unwrap();
+                }
+            }
+            let summary = recording.finish(Vec::new()).unwrap();
+            assert_eq!((summary.packets, summary.files), (u64::from(PACKETS), 3));
+        }
+        let found = files(folder.path()).into_iter().flat_map(|(_, packets)| packets);
+        let numbers: Vec<u32> = found.map(|(number, _)| number).collect();
+        assert_eq!(numbers, (0..PACKETS).chain(0..PACKETS).collect::<Vec<u32>>());
+    }
+}
+
 #[test]
 fn a_batch_is_kept_until_its_packets_are_written_and_short_packets_are_copied() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = memory();
     let settings = settings(Format::Pcapng, Compression::None);
     let mut recording =
         Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();

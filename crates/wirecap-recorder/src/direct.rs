@@ -1,0 +1,176 @@
+//! Direct I/O (open(2), `O_DIRECT`): the disk reads the whole blocks of a page from its memory. They are not copied to
+//! the page cache, and no kernel thread has to write them back. The incomplete blocks at both ends of a page go through
+//! the page cache; a block is never written in both ways, so no write waits for another.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
+use rustix::io::Errno;
+
+/// The alignment in file and memory: a page of the page cache, and at least a block of the file system.
+pub(crate) const BLOCK_BYTES: usize = 4096;
+
+/// Fewer bytes are cheaper through the page cache than an operation of the disk is.
+const BYTES_MIN: usize = 128 << 10;
+
+/// A disk that takes longer for a MiB has less than 250 MB/s. The page cache then accepts bursts faster.
+const SLOW: Duration = Duration::from_millis(4);
+
+/// Decides which pages are written directly.
+#[derive(Debug, Default)]
+pub(crate) struct Direct {
+    is_slow: bool,
+}
+
+impl Direct {
+    /// Whether direct I/O is possible: the file system reports its alignment. Only kernels from 6.1 do.
+    pub(crate) fn is_possible(file: &File) -> bool {
+        statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).is_ok_and(|status| {
+            let is_fine = |bytes: u32| (1..=BLOCK_BYTES).contains(&(bytes as usize));
+            status.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+                && is_fine(status.stx_dio_mem_align)
+                && is_fine(status.stx_dio_offset_align)
+        })
+    }
+
+    /// Writes all `bytes`, which belong at `offset` of the file, its current end. `written` counts those that are
+    /// written, also if this fails. `is_behind`: so many pages wait that they must not wait for a slow disk.
+    pub(crate) fn write_all(
+        &mut self,
+        file: &mut File,
+        offset: u64,
+        bytes: &[u8],
+        is_behind: bool,
+        written: &mut usize,
+    ) -> io::Result<()> {
+        self.is_slow &= is_behind;
+        let first = (offset.next_multiple_of(BLOCK_BYTES as u64) - offset) as usize;
+        let blocks = bytes.len().saturating_sub(first) / BLOCK_BYTES * BLOCK_BYTES;
+        if blocks < BYTES_MIN || self.is_slow || !bytes[first..].as_ptr().addr().is_multiple_of(BLOCK_BYTES) {
+            return write_cached(file, bytes, written);
+        }
+        write_cached(file, &bytes[..first], written)?;
+        let begun = Instant::now();
+        let count = write_direct(file, &bytes[first..first + blocks])?;
+        self.is_slow = begun.elapsed() > SLOW.mul_f64(blocks as f64 / (1 << 20) as f64);
+        *written += count;
+        // The remainder, also of a direct write that was cut short.
+        write_cached(file, &bytes[first + count..], written)
+    }
+}
+
+fn write_cached(file: &mut File, mut bytes: &[u8], written: &mut usize) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                *written += count;
+                bytes = &bytes[count..];
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes whole blocks once; 0 bytes if the file system refuses.
+fn write_direct(file: &mut File, blocks: &[u8]) -> io::Result<usize> {
+    let flags = fcntl_getfl(&*file)?;
+    match fcntl_setfl(&*file, flags | OFlags::DIRECT) {
+        Err(Errno::INVAL) => return Ok(0),
+        outcome => outcome?,
+    }
+    let outcome = file.write(blocks);
+    fcntl_setfl(&*file, flags)?;
+    match outcome {
+        Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Interrupted) => {
+            Ok(0)
+        }
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::page::{PAGE_BYTES, Page};
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
+
+        /// Page after page, with short ones between, the file has every byte in its place.
+        #[test]
+        fn a_file_of_direct_and_cached_writes_has_every_byte(
+            lens in vec((1..=PAGE_BYTES, prop_oneof![1 => 1..20_000_usize, 2 => Just(PAGE_BYTES)], any::<bool>()), 1..12),
+            begins_aligned in any::<bool>(),
+        ) {
+            let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+            let path = folder.path().join("pages");
+            let mut file = File::create_new(&path).unwrap();
+            let mut direct = Direct::default();
+            let mut expected: Vec<u8> = Vec::new();
+            if !begins_aligned {
+                file.write_all(b"head").unwrap();
+                expected.extend(b"head");
+            }
+            let mut page = Page::new(true);
+            for (number, (len, other, is_behind)) in lens.into_iter().enumerate() {
+                let len = len.max(other);
+                page.start_at(expected.len() as u64);
+                let slot = page.reserve(len).unwrap();
+                slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + number) as u8);
+                let mut written = 0;
+                direct.write_all(&mut file, expected.len() as u64, page.copies(), is_behind, &mut written).unwrap();
+                prop_assert_eq!(written, len);
+                expected.extend(page.copies());
+                page.clear();
+            }
+            prop_assert!(fs::read(&path).unwrap() == expected);
+            prop_assert_eq!(file.metadata().unwrap().size(), expected.len() as u64);
+        }
+    }
+
+    /// If the target directory's file system reports that direct I/O is possible, it is.
+    #[test]
+    fn blocks_are_written_directly_where_the_file_system_says_so() {
+        let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+        let mut file = File::create_new(folder.path().join("pages")).unwrap();
+        let mut page = Page::new(true);
+        page.start_at(0);
+        page.reserve(2 * BLOCK_BYTES).unwrap();
+        if Direct::is_possible(&file) {
+            assert_eq!(write_direct(&mut file, page.copies()).unwrap(), 2 * BLOCK_BYTES);
+            assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::DIRECT));
+        }
+    }
+
+    #[test]
+    fn a_slow_disk_is_left_to_the_page_cache_until_no_page_waits() {
+        let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+        let mut file = File::create_new(folder.path().join("pages")).unwrap();
+        let mut page = Page::new(true);
+        page.start_at(0);
+        page.reserve(BLOCK_BYTES).unwrap();
+        let mut direct = Direct { is_slow: true };
+        direct.write_all(&mut file, 0, page.copies(), true, &mut 0).unwrap();
+        assert!(direct.is_slow);
+        direct.write_all(&mut file, BLOCK_BYTES as u64, page.copies(), false, &mut 0).unwrap();
+        assert!(!direct.is_slow);
+    }
+
+    #[test]
+    fn a_file_system_in_memory_has_no_direct_writes() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        assert!(!Direct::is_possible(&File::create_new(folder.path().join("file")).unwrap()));
+    }
+}
