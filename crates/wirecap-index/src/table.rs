@@ -6,8 +6,8 @@
 //! A search reads the footer, then Bloom filters. Only if these exclude nothing, it reads the columns of addresses and ports,
 //! then of the others the pages with rows that may match.
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::fs::File;
@@ -31,7 +31,7 @@ use parquet::file::reader::RowGroupReader;
 use parquet::file::serialized_reader::SerializedRowGroupReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::{ColumnPath, Type};
+use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor};
 use wirecap_savefile::{Format, LinkType};
 
 use crate::blocks::{Blocks, Content, NO_CHECKSUM, no_blocks, seal};
@@ -146,8 +146,19 @@ impl From<ParquetError> for Damaged {
     }
 }
 
-static PARSED_SCHEMA: LazyLock<Arc<Type>> =
-    LazyLock::new(|| Arc::new(parse_message_type(SCHEMA).expect("the schema is well-formed")));
+static COLUMNS: LazyLock<SchemaDescPtr> = LazyLock::new(|| {
+    let schema = parse_message_type(SCHEMA).expect("the schema is well-formed");
+    Arc::new(SchemaDescriptor::new(Arc::new(schema)))
+});
+
+/// How a footer is read: the columns are those of the version, and their statistics are for other engines.
+static FOOTER: LazyLock<ParquetMetaDataOptions> = LazyLock::new(|| {
+    ParquetMetaDataOptions::new()
+        .with_schema(Arc::clone(&COLUMNS))
+        .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+});
 
 /// Encodes the index as a file.
 ///
@@ -174,11 +185,15 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
             .set_column_bloom_filter_fpp(column.clone(), FALSE_POSITIVES)
             .set_column_bloom_filter_max_ndv(column, values_max);
     }
-    for name in DISTINCT {
+    let is_source_distinct = is_distinct(index.rows.iter().map(|row| row.flow.source));
+    let is_destination_distinct = is_distinct(index.rows.iter().map(|row| row.flow.destination));
+    let addresses = [("src_addr", is_source_distinct), ("dst_addr", is_destination_distinct)];
+    let addresses = addresses.into_iter().filter_map(|(name, is_distinct)| is_distinct.then_some(name));
+    for name in DISTINCT.into_iter().chain(addresses) {
         properties = properties.set_column_dictionary_enabled(ColumnPath::from(name), false);
     }
     let properties = Arc::new(properties.build());
-    let mut writer = SerializedFileWriter::new(Vec::new(), Arc::clone(&PARSED_SCHEMA), properties)?;
+    let mut writer = SerializedFileWriter::new(Vec::new(), COLUMNS.root_schema_ptr(), properties)?;
     for rows in index.rows.chunks(GROUP_ROWS) {
         let mut group = writer.next_row_group()?;
         write_group(&mut group, rows, index)?;
@@ -187,6 +202,12 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
     let mut file = writer.into_inner()?;
     seal(&mut file).ok_or_else(|| ParquetError::General("the footer has no checksums".to_owned()))?;
     Ok(file)
+}
+
+/// Whether more than a quarter of the values are distinct.
+fn is_distinct(addresses: impl ExactSizeIterator<Item = Option<IpAddr>>) -> bool {
+    let count = addresses.len();
+    4 * addresses.collect::<HashSet<_>>().len() > count
 }
 
 fn metadata(index: &Index) -> Vec<KeyValue> {
@@ -471,9 +492,7 @@ impl Table {
     /// The footer begins at `body`.
     fn of_footer(content: Content, footer: &[u8], body: u64) -> Result<Self, Damaged> {
         let damaged = |text: &str| Damaged(text.to_owned());
-        let options =
-            ParquetMetaDataOptions::new().with_column_stats_policy(ParquetStatisticsPolicy::SkipAll);
-        let parquet = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&options))?;
+        let parquet = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&FOOTER))?;
         let metadata = parquet.file_metadata();
         let value = |key: &str| {
             let pairs = metadata.key_value_metadata().into_iter().flatten();
@@ -485,9 +504,6 @@ impl Table {
         let version = number(key::SCHEMA)?;
         if version != u64::from(SCHEMA_VERSION) {
             return Err(Damaged(format!("its schema has version {version}, not {SCHEMA_VERSION}")));
-        }
-        if metadata.schema_descr().root_schema() != &**PARSED_SCHEMA {
-            return Err(damaged("its columns do not match its schema version"));
         }
         let identity = Identity {
             bytes: number(key::SEGMENT_BYTES)?,
@@ -514,7 +530,7 @@ impl Table {
                     .ok_or_else(|| damaged("its layouts are invalid"))?,
             ),
         };
-        let pieces: Option<Vec<Piece>> = value(key::PIECES)?.lines().map(piece).collect();
+        let pieces = pieces(value(key::PIECES)?);
         let summary = Summary {
             identity,
             format,
@@ -842,69 +858,51 @@ impl Filters<'_> {
     }
 }
 
-/// The columns of addresses and ports; columns that no condition needs are empty.
-struct Keys {
-    source: Vec<Option<ByteArray>>,
-    destination: Vec<Option<ByteArray>>,
-    source_port: Vec<Option<u32>>,
-    destination_port: Vec<Option<u32>>,
-}
-
-impl Keys {
-    fn read(
-        group: &dyn RowGroupReader,
-        ranges: &[Range<usize>],
-        conditions: &[Vec<Wanted>],
-    ) -> Result<Self, Damaged> {
-        let input = |column: usize, needs: fn(&Wanted) -> bool| {
-            let is_needed = conditions.iter().flatten().any(needs);
-            is_needed.then_some(Input { group, ranges, column })
-        };
-        let texts = |input: Option<Input<'_>>| input.map_or(Ok(Vec::new()), |mut input| input.texts());
-        let ports = |input: Option<Input<'_>>| input.map_or(Ok(Vec::new()), |mut input| input.optional());
-        let (source, destination): (fn(&Wanted) -> bool, fn(&Wanted) -> bool) = (
-            |wanted| wanted.source.is_some() || wanted.is_without_addresses,
-            |wanted| wanted.destination.is_some() || wanted.is_without_addresses,
-        );
-        Ok(Self {
-            source: texts(input(SRC_ADDR, source))?,
-            destination: texts(input(DST_ADDR, destination))?,
-            source_port: ports(input(SRC_PORT, |wanted| wanted.ports.0.is_some()))?,
-            destination_port: ports(input(DST_PORT, |wanted| wanted.ports.1.is_some()))?,
-        })
-    }
-
-    /// Whether the row at a place has the wanted values.
-    fn has(&self, wanted: &Wanted, place: usize) -> bool {
-        if wanted.is_without_addresses {
-            return self.source[place].is_none() && self.destination[place].is_none();
-        }
-        let is_address = |wanted: &Option<String>, column: &[Option<ByteArray>]| {
-            wanted.as_ref().is_none_or(|wanted| {
-                column[place].as_ref().is_some_and(|address| address.data() == wanted.as_bytes())
-            })
-        };
-        let is_port = |wanted: Option<u16>, column: &[Option<u32>]| {
-            wanted.is_none_or(|wanted| column[place] == Some(wanted.into()))
-        };
-        is_address(&wanted.source, &self.source)
-            && is_address(&wanted.destination, &self.destination)
-            && is_port(wanted.ports.0, &self.source_port)
-            && is_port(wanted.ports.1, &self.destination_port)
-    }
-}
-
-/// The rows of a group that meet the conditions, and a few rows between them.
+/// The rows of a group that may meet the conditions, and a few rows between them.
 fn select(group: &dyn RowGroupReader, conditions: &[Vec<Wanted>]) -> Result<Vec<Range<usize>>, Damaged> {
-    let count = group.metadata().num_rows() as usize;
-    let all = vec![0..count];
-    if conditions.is_empty() {
-        return Ok(all);
+    let wanted = || conditions.iter().flatten();
+    let all = 0..group.metadata().num_rows() as usize;
+    let mut ranges: Vec<Range<usize>> = std::iter::once(all).collect();
+    // Of most connections one port is rare, and numbers are read faster than addresses.
+    if wanted().any(|wanted| wanted.ports != (None, None)) {
+        let column = |column: usize| Input { group, ranges: &ranges, column }.optional();
+        let (sources, destinations) = (column(SRC_PORT)?, column(DST_PORT)?);
+        let is = |wanted: Option<u16>, port: Option<u32>| wanted.is_none() || port == wanted.map(u32::from);
+        ranges = narrow(&ranges, conditions, |Wanted { ports, .. }, place| {
+            is(ports.0, sources[place]) && is(ports.1, destinations[place])
+        });
     }
-    let keys = Keys::read(group, &all, conditions)?;
-    let is_one_of = |place: usize, wanted: &[Wanted]| wanted.iter().any(|wanted| keys.has(wanted, place));
-    let places = (0..count).filter(|place| conditions.iter().all(|wanted| is_one_of(*place, wanted)));
-    Ok(ranges(places, GAP_ROWS))
+    let is_about_addresses = |wanted: &Wanted| {
+        wanted.source.is_some() || wanted.destination.is_some() || wanted.is_without_addresses
+    };
+    if wanted().any(is_about_addresses) {
+        let column = |column: usize| Input { group, ranges: &ranges, column }.texts();
+        let (sources, destinations) = (column(SRC_ADDR)?, column(DST_ADDR)?);
+        let is = |wanted: &Option<String>, address: &Option<ByteArray>| {
+            wanted.is_none() || wanted.as_ref().map(String::as_bytes) == address.as_ref().map(ByteArray::data)
+        };
+        ranges = narrow(&ranges, conditions, |wanted, place| {
+            let (source, destination) = (&sources[place], &destinations[place]);
+            match wanted.is_without_addresses {
+                true => source.is_none() && destination.is_none(),
+                false => is(&wanted.source, source) && is(&wanted.destination, destination),
+            }
+        });
+    }
+    Ok(ranges)
+}
+
+/// Those rows of the ranges, and a few between them, of which `has` is true for an alternative of each condition. It gets the number
+/// of a row in the ranges.
+fn narrow(
+    rows: &[Range<usize>],
+    conditions: &[Vec<Wanted>],
+    has: impl Fn(&Wanted, usize) -> bool,
+) -> Vec<Range<usize>> {
+    let is_met =
+        |place: usize| conditions.iter().all(|wanted| wanted.iter().any(|wanted| has(wanted, place)));
+    let met = rows.iter().cloned().flatten().enumerate().filter(|(place, _)| is_met(*place));
+    ranges(met.map(|(_, row)| row), GAP_ROWS)
 }
 
 /// The ranges of these places, without gaps of up to `gap` places.
@@ -930,13 +928,33 @@ fn interface(line: &str) -> Option<(Option<String>, LinkType)> {
     Some(((!name.is_empty()).then(|| name.to_owned()), LinkType(link_type.parse().ok()?)))
 }
 
-fn piece(line: &str) -> Option<Piece> {
-    let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [offset, bytes, begin, len, first_packet, packets, earliest, latest, context] = *numbers else {
-        return None;
+/// The pieces in the metadata; a search reads them of each index.
+fn pieces(text: &str) -> Option<Vec<Piece>> {
+    let lines = text.as_bytes().split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.is_empty()).map(piece).collect()
+}
+
+fn piece(line: &[u8]) -> Option<Piece> {
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_u64, |number, digit| {
+            let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+            number.checked_mul(10)?.checked_add(digit.into())
+        })
     };
-    let has_context = context != 0;
-    Some(Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context })
+    let mut fields = line.split(|byte| *byte == b' ').map(number);
+    let mut next = || fields.next().flatten();
+    let piece = Piece {
+        offset: next()?,
+        bytes: next()?,
+        begin: next()?,
+        len: next()?,
+        first_packet: next()?,
+        packets: next()?,
+        earliest: next()?,
+        latest: next()?,
+        has_context: next()? != 0,
+    };
+    fields.next().is_none().then_some(piece)
 }
 
 /// Reads these rows of columns in order.
@@ -1026,7 +1044,7 @@ mod tests {
     #[test]
     fn the_documentation_has_all_columns() {
         let page = include_str!("../../../docs/index.md");
-        for field in PARSED_SCHEMA.get_fields() {
+        for field in COLUMNS.root_schema().get_fields() {
             assert!(page.contains(&format!("`{}`", field.name())), "docs/index.md has no `{}`", field.name());
         }
         for key in [
