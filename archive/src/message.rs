@@ -2,6 +2,7 @@
 //!
 //! Both ends must be of the same version: [`decode`] rejects what another one has written.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -333,6 +334,7 @@ pub(crate) fn decode_jobs(batch: &RecordBatch) -> Result<Vec<Job>> {
             times: None,
             pieces: selected.len(),
             selected: selected.iter().map(Piece::from).collect(),
+            matches_max: BTreeMap::new(),
             context: context.iter().map(Piece::from).collect(),
             is_faulty,
         };

@@ -1,5 +1,6 @@
 //! The tables `flows`, the index of each segment, and `packets`; and two that `find` reads on a cluster.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -200,9 +201,11 @@ fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize)
             }
         }
         for (part, selected) in of_parts {
-            let Planned { path, without, context, .. } = &planned;
-            let (path, without, context) = (path.clone(), without.clone(), context.clone());
-            split[part].push(job(place, Planned { path, without, selected, context, ..planned }, listing));
+            let Planned { path, without, matches_max, context, .. } = &planned;
+            let (path, without) = (path.clone(), without.clone());
+            let (matches_max, context) = (matches_max.clone(), context.clone());
+            let of_part = Planned { path, without, selected, matches_max, context, ..planned };
+            split[part].push(job(place, of_part, listing));
         }
     }
     split
@@ -237,6 +240,7 @@ fn split_indexes(listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
             times: None,
             pieces: 0,
             selected: Vec::new(),
+            matches_max: BTreeMap::new(),
             context: Vec::new(),
             is_faulty: false,
         };

@@ -1,7 +1,7 @@
 //! Finds packets in many segments, in order of time, reading only the pieces that may contain matches.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -15,10 +15,11 @@ use wirecap_units::size::{grouped, human_bytes};
 
 use crate::build::{Built, build};
 use crate::query::{Query, QueryError};
-use crate::row::{Index, Summary};
+use crate::row::{Index, Row, Summary};
 use crate::segment::{Piece, Segment, complete_name};
 use crate::storage::{Disk, Storage};
 use crate::store::Without;
+use crate::table::Damaged;
 
 /// A progress message of the search.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub struct Planned {
     pub pieces: usize,
     /// The pieces that may contain matches.
     pub selected: Vec<Piece>,
+    /// The maximum number of matches in each of them, by its offset. Where it is missing, all packets of the piece may match.
+    pub matches_max: BTreeMap<u64, u64>,
     /// Pieces that are required to read the others.
     pub context: Vec<Piece>,
     /// Whether the segment is read up to a fault.
@@ -183,30 +186,22 @@ impl Plan {
         sieve: &mut dyn Sieve,
         note: &mut dyn FnMut(Note<'_>) -> bool,
     ) -> Result<(), FindError> {
-        let index = match storage.table(path) {
-            Ok(table) => match query.may_be_in(&table) {
-                Ok(true) => table.index().map_err(|damaged| Without::Damaged(damaged.to_string())),
-                Ok(false) => Ok(table.without_rows()),
-                Err(error) => {
-                    self.refuse(path, &error, note);
-                    return Ok(());
+        let (index, without, name, is_faulty) = match read_index(storage, path, query) {
+            Ok(index) => (Ok(index), None, path, false),
+            Err(Unread::Query(error)) => (Err(error), None, path, false),
+            Err(Unread::Index(without)) if storage.has_files() => match self.scan(path, note)? {
+                Some((Built { index, fault }, name)) => {
+                    (matching(index, query), Some(without), name, fault.is_some())
                 }
-            },
-            Err(without) => Err(without),
-        };
-        let (index, without, name, is_faulty) = match index {
-            Ok(index) => (index, None, path, false),
-            Err(without) if storage.has_files() => match self.scan(path, note)? {
-                Some((built, name)) => (built.index, Some(without), name, built.fault.is_some()),
                 None => return Ok(()),
             },
-            Err(without) => {
+            Err(Unread::Index(without)) => {
                 self.faulty += 1;
                 note(Note::Faulty(path, &without));
                 return Ok(());
             }
         };
-        match planned(name, without, &index, query, sieve) {
+        match index.and_then(|index| planned(name, without, &index, query, sieve)) {
             Ok(planned) => self.segments.push(Planned { is_faulty, ..planned }),
             Err(error) => self.refuse(name, &error, note),
         }
@@ -260,6 +255,45 @@ impl Plan {
     }
 }
 
+/// Why the rows of an index that may match are not known.
+enum Unread {
+    /// The filter does not apply to packets of the segment.
+    Query(QueryError),
+    /// The segment has no valid index.
+    Index(Without),
+}
+
+impl From<QueryError> for Unread {
+    fn from(error: QueryError) -> Self {
+        Self::Query(error)
+    }
+}
+
+impl From<Damaged> for Unread {
+    fn from(damaged: Damaged) -> Self {
+        Self::Index(Without::Damaged(damaged.to_string()))
+    }
+}
+
+/// The index of a segment with only those rows that may match.
+fn read_index(storage: &dyn Storage, path: &Path, query: &mut Query) -> Result<Index, Unread> {
+    let table = storage.table(path).map_err(Unread::Index)?;
+    let conditions = query.conditions(&table)?;
+    if !table.summary.pieces.iter().any(|piece| query.may_be_in_piece(piece)) {
+        return Ok(table.without_rows());
+    }
+    table.index_where(&conditions, &mut |row| Ok(query.may_match(row)?))
+}
+
+/// The same of an index with all rows.
+fn matching(index: Index, query: &mut Query) -> Result<Index, QueryError> {
+    let Index { summary, rows } = index;
+    let matching = |row: Row| query.may_match(&row).map(|may| may.then_some(row)).transpose();
+    let rows = rows.into_iter().filter_map(matching).collect::<Result<_, _>>()?;
+    Ok(Index { summary, rows })
+}
+
+/// `index` has only rows that may match.
 fn planned(
     path: &Path,
     without: Option<Without>,
@@ -271,12 +305,14 @@ fn planned(
     let mut keep = vec![true; index.rows.len()];
     sieve.rows(index, &mut keep);
     let mut may_match = vec![false; pieces.len()];
-    for (row, _) in index.rows.iter().zip(keep).filter(|(_, keep)| *keep) {
-        query.pieces_of_row(row, &mut |piece| {
-            if let Some(may_match) = may_match.get_mut(piece as usize) {
-                *may_match = true;
-            }
-        })?;
+    let mut matches_max = BTreeMap::new();
+    for (row, keep) in index.rows.iter().zip(keep) {
+        for part in query.parts_of(row)? {
+            let Some(piece) = pieces.get(part.piece as usize) else { continue };
+            may_match[part.piece as usize] |= keep;
+            // Also of rows that the sieve excludes, because the query finds their packets, too.
+            *matches_max.entry(piece.offset).or_default() += u64::from(part.packets);
+        }
     }
     sieve.pieces(pieces, &mut may_match);
     let selected = pieces.iter().zip(may_match).filter(|(piece, may)| *may && query.may_be_in_piece(piece));
@@ -293,6 +329,7 @@ fn planned(
         times: index.times(),
         pieces: pieces.len(),
         selected,
+        matches_max,
         context,
         is_faulty: false,
     })
@@ -331,6 +368,7 @@ impl Planned {
         let mut skip: u64 = before().map(|part| part.packets).sum();
         let mut reader = Reader::from_start(opened.expand_with(&self.context, piece)?)?;
         let mut left = piece.packets;
+        let mut matches_left = self.matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
         let mut copy = Vec::new();
         while left > 0 {
             let Some(record) = reader.next_record()? else { return Err(Fault::of_index()) };
@@ -351,7 +389,12 @@ impl Planned {
             let record = Record { interface, timestamp, queue, direction, wire_len, data: &copy };
             let interface = &reader.interfaces()[interface as usize];
             let is_match = query.matches(interface.link_type, &record).map_err(Fault::Query)?;
-            if is_match && !each(&Packet { number, nanos, record, interface }) {
+            if !is_match {
+                continue;
+            }
+            matches_left = matches_left.saturating_sub(1);
+            let is_wanted = each(&Packet { number, nanos, record, interface });
+            if !is_wanted || matches_left == 0 && left > 0 {
                 return Ok(());
             }
         }

@@ -34,10 +34,14 @@ impl Identity {
         let mut hasher = XxHash64::with_seed(0);
         let start = bytes.min(START_BYTES);
         let end = (bytes - start).min(END_BYTES);
+        let mut buffer = [0; 16 << 10];
         for (offset, count) in [(0, start), (bytes - end, end)] {
-            let mut part = vec![0; count as usize];
-            file.read_exact_at(&mut part, offset)?;
-            hasher.write(&part);
+            for at in (0..count).step_by(buffer.len()) {
+                let part_bytes = buffer.len().min((count - at) as usize);
+                let part = &mut buffer[..part_bytes];
+                file.read_exact_at(part, offset + at)?;
+                hasher.write(part);
+            }
         }
         Ok(Self { bytes, fingerprint: hasher.finish(), modified: modified(&metadata) })
     }

@@ -9,6 +9,7 @@
 //! ([`Filter::can_match`](wirecap_filter::Filter::can_match)), so the filter language has no second implementation
 //! here. When an index is created, every packet is compared with its row, so every row is correct.
 
+mod blocks;
 mod build;
 mod extract;
 mod find;

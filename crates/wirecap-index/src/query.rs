@@ -1,16 +1,15 @@
 //! A query, and the pieces that it can exclude.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
 use std::error::Error;
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use wirecap_filter::{CompiledFilter, Context, Filter, FilterError, FilterRequest, Need, Unsupported};
 use wirecap_savefile::{LinkType, Record, Timestamp};
 
 use crate::flow::{Between, Flow, Headers};
-use crate::row::Row;
+use crate::row::{Part, Row};
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
@@ -27,9 +26,19 @@ pub struct Query {
     from: u64,
     /// The first nanosecond after the period.
     to: u64,
-    compiled: HashMap<LinkType, (Filter, CompiledFilter)>,
-    /// The values that are looked up in Bloom filters, by layout.
+    compiled: Vec<Compiled>,
+    /// The values that are looked up in indexes, by layout.
     wanted: HashMap<Layout, Vec<Wanted>>,
+}
+
+/// The filter for a link type.
+#[derive(Debug)]
+struct Compiled {
+    link_type: LinkType,
+    /// Runs on what is known of packets.
+    filter: Filter,
+    /// Runs on packets.
+    program: CompiledFilter,
 }
 
 /// The reason why packets of a link type cannot be searched.
@@ -71,21 +80,26 @@ impl Query {
     ///
     /// [`QueryError`] for Ethernet.
     pub fn check(&mut self) -> Result<(), QueryError> {
-        match LINK_TYPES.into_iter().any(|link_type| self.prepare(link_type).is_ok()) {
+        match LINK_TYPES.into_iter().any(|link_type| self.compiled(link_type).is_ok()) {
             true => Ok(()),
-            false => self.prepare(LinkType::ETHERNET),
+            false => self.compiled(LinkType::ETHERNET).map(|_| ()),
         }
     }
 
-    /// The filter for a link type.
-    fn prepare(&mut self, link_type: LinkType) -> Result<(), QueryError> {
-        let Some(request) = &self.filter else { return Ok(()) };
-        if let Entry::Vacant(entry) = self.compiled.entry(link_type) {
-            let filter = request.compile(link_type).map_err(QueryError::Filter)?;
-            let compiled = CompiledFilter::for_file(&filter).map_err(QueryError::Unsupported)?;
-            entry.insert((filter, compiled));
-        }
-        Ok(())
+    /// The filter for a link type; `None` if the query has no filter.
+    fn compiled(&mut self, link_type: LinkType) -> Result<Option<&Compiled>, QueryError> {
+        let Some(request) = &self.filter else { return Ok(None) };
+        // Few link types are searched at once.
+        let place = match self.compiled.iter().position(|compiled| compiled.link_type == link_type) {
+            Some(place) => place,
+            None => {
+                let filter = request.compile(link_type).map_err(QueryError::Filter)?;
+                let program = CompiledFilter::for_file(&filter).map_err(QueryError::Unsupported)?;
+                self.compiled.push(Compiled { link_type, filter, program });
+                self.compiled.len() - 1
+            }
+        };
+        Ok(Some(&self.compiled[place]))
     }
 
     /// Whether the query covers times from `earliest` to `latest`.
@@ -97,37 +111,45 @@ impl Query {
         piece.packets > 0 && self.is_in_time(piece.earliest, piece.latest)
     }
 
-    /// Whether a row of the table may match, by its Bloom filters.
-    pub(crate) fn may_be_in(&mut self, table: &Table) -> Result<bool, QueryError> {
-        // A row of unknown flow may contain any flow.
-        let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
-            layouts.iter().any(|layout| layout.flow == Flow::unknown(layout.flow.link_type))
-        });
-        if let Some(Between(a, b)) = self.between.filter(|_| !has_unknown) {
-            let wanted = [(a, b), (b, a)].map(|(source, destination)| Wanted {
-                source: Some(source.address),
-                destination: Some(destination.address),
-                ports: (source.port, destination.port),
+    /// Conditions on the addresses and ports of rows that may match: of each, rows meet one alternative.
+    pub(crate) fn conditions(&mut self, table: &Table) -> Result<Vec<Vec<Wanted>>, QueryError> {
+        let mut conditions = Vec::new();
+        if let Some(Between(a, b)) = self.between {
+            let mut alternatives: Vec<Wanted> = [(a, b), (b, a)]
+                .map(|(source, destination)| Wanted {
+                    source: Some(source.address.to_string()),
+                    destination: Some(destination.address.to_string()),
+                    ports: (source.port, destination.port),
+                    is_without_addresses: false,
+                })
+                .into();
+            // A row of unknown flow may contain any flow.
+            let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
+                layouts.iter().any(|layout| layout.flow == Flow::unknown(layout.flow.link_type))
             });
-            if !wanted.iter().any(|wanted| table.may_have(wanted)) {
-                return Ok(false);
+            if has_unknown {
+                alternatives.push(Wanted { is_without_addresses: true, ..Wanted::default() });
+            }
+            conditions.push(alternatives);
+        }
+        if let Some(layouts) = table.layouts.as_ref().filter(|_| self.filter.is_some()) {
+            let mut alternatives = BTreeSet::new();
+            for layout in layouts {
+                alternatives.extend(self.wanted_of(*layout)?.iter().cloned());
+            }
+            if !alternatives.contains(&Wanted::default()) {
+                conditions.push(alternatives.into_iter().collect());
             }
         }
-        let Some(layouts) = table.layouts.as_ref().filter(|_| self.filter.is_some()) else { return Ok(true) };
-        for layout in layouts {
-            if self.wanted_of(*layout)?.iter().any(|wanted| table.may_have(wanted)) {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(conditions)
     }
 
     /// The alternatives of which rows of a layout must meet one: none if they cannot match.
     fn wanted_of(&mut self, layout: Layout) -> Result<&[Wanted], QueryError> {
         if !self.wanted.contains_key(&layout) {
-            self.prepare(layout.flow.link_type)?;
-            let mut wanted = vec![Wanted::default()];
-            if let Some((filter, _)) = self.compiled.get(&layout.flow.link_type) {
+            let is_without_addresses = layout.flow.places().is_none();
+            let mut wanted = vec![Wanted { is_without_addresses, ..Wanted::default() }];
+            if let Some(Compiled { filter, .. }) = self.compiled(layout.flow.link_type)? {
                 let sketch =
                     layout.flow.layout_sketch(layout.captured_max, layout.wire_min..=layout.wire_max);
                 if let Some(needs) = filter.needs(&sketch) {
@@ -140,38 +162,33 @@ impl Query {
         Ok(&self.wanted[&layout])
     }
 
-    /// Returns the numbers of the pieces with packets of the row that may match.
-    pub(crate) fn pieces_of_row(&mut self, row: &Row, select: &mut dyn FnMut(u32)) -> Result<(), QueryError> {
+    /// Whether packets of the row may match.
+    pub(crate) fn may_match(&mut self, row: &Row) -> Result<bool, QueryError> {
         // A row of unknown flow may contain this flow.
         let is_unknown = row.flow == Flow::unknown(row.flow.link_type);
         let is_between = is_unknown || self.between.is_none_or(|between| between.has(&row.flow));
         if !is_between || !self.is_in_time(row.first, row.last) {
-            return Ok(());
+            return Ok(false);
         }
-        self.prepare(row.flow.link_type)?;
-        let filter = self.compiled.get(&row.flow.link_type);
-        let may_have = |flags| {
-            filter.is_none_or(|(filter, _)| {
-                row.sketches_with(flags).iter().any(|sketch| filter.can_match(sketch))
-            })
+        Ok(self.compiled(row.flow.link_type)?.is_none_or(|compiled| compiled.may_match(row, row.tcp_flags)))
+    }
+
+    /// The parts with packets that may match, of a row that may match.
+    pub(crate) fn parts_of<'a>(&mut self, row: &'a Row) -> Result<Vec<&'a Part>, QueryError> {
+        let Some(compiled) = self.compiled(row.flow.link_type)? else {
+            return Ok(row.parts.iter().collect());
         };
-        if !may_have(row.tcp_flags) {
-            return Ok(());
-        }
         // Most parts have the same flags.
         let mut looked = vec![(row.tcp_flags, true)];
-        for part in &row.parts {
+        let mut may_match = |part: &&Part| {
             let known = looked.iter().find(|(flags, _)| *flags == part.tcp_flags).map(|(_, may)| *may);
-            let may = known.unwrap_or_else(|| {
-                let may = may_have(part.tcp_flags);
+            known.unwrap_or_else(|| {
+                let may = compiled.may_match(row, part.tcp_flags);
                 looked.push((part.tcp_flags, may));
                 may
-            });
-            if may {
-                select(part.piece);
-            }
-        }
-        Ok(())
+            })
+        };
+        Ok(row.parts.iter().filter(|part| may_match(part)).collect())
     }
 
     /// Whether this packet matches.
@@ -180,9 +197,8 @@ impl Query {
         if nanos < self.from || nanos >= self.to {
             return Ok(false);
         }
-        self.prepare(link_type)?;
-        if let Some((_, compiled)) = self.compiled.get(&link_type)
-            && compiled.matches(record.data, record.wire_len, &Context::default()) == 0
+        if let Some(Compiled { program, .. }) = self.compiled(link_type)?
+            && program.matches(record.data, record.wire_len, &Context::default()) == 0
         {
             return Ok(false);
         }
@@ -190,25 +206,34 @@ impl Query {
     }
 }
 
+impl Compiled {
+    /// Whether packets of the row with these flags may match.
+    fn may_match(&self, row: &Row, tcp_flags: Option<(u8, u8)>) -> bool {
+        row.sketches_with(tcp_flags).iter().any(|sketch| self.filter.can_match(sketch))
+    }
+}
+
 /// The values that the columns of a row need if its packets can match.
 fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
-    let Some(places) = layout.places() else { return Wanted::default() };
+    let Some(places) = layout.places() else {
+        return Wanted { is_without_addresses: true, ..Wanted::default() };
+    };
     let at = |offset: usize, byte_count: u32| {
         let is_there = |need: &&Need| need.offset as usize == offset && need.byte_count == byte_count;
         needs.iter().find(is_there).map(|need| need.value)
     };
-    let address = |place: usize, is_there: bool| -> Option<IpAddr> {
+    let address = |place: usize, is_there: bool| -> Option<String> {
         if !is_there {
             return None;
         }
         if places.address_bytes == 4 {
-            return at(place, 4).map(|word| IpAddr::from(word.to_be_bytes()));
+            return at(place, 4).map(|word| Ipv4Addr::from(word).to_string());
         }
         let mut address = 0_u128;
         for word in 0..4 {
             address = address << 32 | u128::from(at(place + 4 * word, 4)?);
         }
-        Some(Ipv6Addr::from(address).into())
+        Some(Ipv6Addr::from(address).to_string())
     };
     let port = |behind: usize| {
         let place = places.ports.filter(|_| layout.ports.is_some())?;
@@ -218,5 +243,6 @@ fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
         source: address(places.source, layout.source.is_some()),
         destination: address(places.destination, layout.destination.is_some()),
         ports: (port(0), port(2)),
+        is_without_addresses: false,
     }
 }

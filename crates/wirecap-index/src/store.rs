@@ -52,13 +52,13 @@ impl fmt::Display for Without {
     }
 }
 
-/// The index file of a segment, if it is valid.
+/// The index file of a segment, if it is valid as far as it was read.
 pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
     let path = index_path(segment);
     let mut options = File::options();
     let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
-    let mut file = match file {
+    let file = match file {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Without::Missing),
         Err(error) => return Err(damaged(&error)),
         Ok(file) => file,
@@ -67,9 +67,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     if metadata.len() > INDEX_BYTES_MAX || !metadata.is_file() {
         return Err(damaged(&"it is too large"));
     }
-    let mut bytes = Vec::with_capacity(metadata.len() as usize);
-    (&mut file).take(INDEX_BYTES_MAX).read_to_end(&mut bytes).map_err(|error| damaged(&error))?;
-    let table = Table::open(bytes).map_err(|error| damaged(&error))?;
+    let table = Table::open_file(file, metadata.len()).map_err(|error| damaged(&error))?;
     let now = Identity::of(segment).map_err(|error| damaged(&error))?;
     let then = table.summary.identity;
     // A copy may be newer than the time in its index; a changed segment is newer than its index.
@@ -80,13 +78,14 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
     }
 }
 
-/// Reads the whole index of a segment.
+/// Reads the whole index of a segment, and checks all of it.
 ///
 /// # Errors
 ///
 /// [`Without`].
 pub fn load(segment: &Path) -> Result<Index, Without> {
-    open(segment)?.index().map_err(|error| Without::Damaged(error.to_string()))
+    let table = open(segment)?;
+    table.check().and_then(|()| table.index()).map_err(|error| Without::Damaged(error.to_string()))
 }
 
 /// The result for a segment.

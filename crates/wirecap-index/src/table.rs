@@ -1,14 +1,20 @@
 //! An index as a Parquet file: version 1 of the schema, which `docs/index.md` describes.
 //!
-//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used:
-//! a checksum covers the whole file, and every number is checked against the others.
+//! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: checksums cover
+//! everything that is read, and every number is checked against the others.
+//!
+//! A search reads the footer, then Bloom filters. Only if these exclude nothing, it reads the columns of addresses and ports,
+//! then of the others the pages with rows that may match.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashSet};
 use std::error::Error;
 use std::fmt::{self, Write as _};
-use std::hash::Hasher;
+use std::fs::File;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
 use parquet::basic::Compression;
@@ -16,16 +22,19 @@ use parquet::bloom_filter::Sbbf;
 use parquet::column::reader::get_typed_column_reader;
 use parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::metadata::{
+    KeyValue, PageIndexPolicy, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader,
+    ParquetStatisticsPolicy, SortingColumn,
+};
 use parquet::file::properties::{EnabledStatistics, ReaderProperties, WriterProperties, WriterVersion};
-use parquet::file::reader::{FileReader, RowGroupReader};
-use parquet::file::serialized_reader::{ReadOptionsBuilder, SerializedFileReader};
+use parquet::file::reader::RowGroupReader;
+use parquet::file::serialized_reader::SerializedRowGroupReader;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
-use parquet::schema::types::{ColumnPath, Type};
-use twox_hash::XxHash64;
+use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor};
 use wirecap_savefile::{Format, LinkType};
 
+use crate::blocks::{Blocks, Content, NO_CHECKSUM, no_blocks, seal};
 use crate::flow::{Flow, Fragment, Vlan};
 use crate::identity::Identity;
 use crate::row::{Index, Part, Row, Summary};
@@ -36,6 +45,10 @@ pub const SCHEMA_VERSION: u32 = 1;
 
 /// Rows of one row group.
 const GROUP_ROWS: usize = 1 << 17;
+/// Rows of one page, of which a search reads all if it needs one.
+const PAGE_ROWS: usize = 1 << 10;
+/// Fewer rows between two rows are read with them.
+const GAP_ROWS: usize = 16;
 /// False-positive rate of the Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
 /// The maximum number of layouts; an index with more has no list of them.
@@ -88,9 +101,11 @@ const SRC_ADDR: usize = 11;
 const DST_ADDR: usize = 12;
 const SRC_PORT: usize = 17;
 const DST_PORT: usize = 18;
+/// The first column of parts.
+const PIECES: usize = 28;
 
-/// The checksum's placeholder while the checksum is computed.
-const NO_CHECKSUM: &str = "xxh64:0000000000000000";
+/// Columns in which few values occur twice: a dictionary would be read for each of them.
+const DISTINCT: [&str; 6] = ["flow", "first", "last", "bytes", "first_packet", "last_packet"];
 
 mod key {
     pub(super) const SCHEMA: &str = "wirecap.schema";
@@ -103,12 +118,19 @@ mod key {
     pub(super) const INTERFACES: &str = "wirecap.interfaces";
     pub(super) const LAYOUTS: &str = "wirecap.layouts";
     pub(super) const PIECES: &str = "wirecap.pieces";
+    pub(super) const BLOCKS: &str = "wirecap.blocks";
     pub(super) const CHECKSUM: &str = "wirecap.checksum";
 }
 
 /// The reason why an index file is invalid.
 #[derive(Debug)]
 pub struct Damaged(String);
+
+impl Damaged {
+    pub(crate) fn new(problem: &str) -> Self {
+        Self(problem.to_owned())
+    }
+}
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -124,9 +146,19 @@ impl From<ParquetError> for Damaged {
     }
 }
 
-fn schema() -> Arc<Type> {
-    Arc::new(parse_message_type(SCHEMA).expect("the schema is well-formed"))
-}
+static COLUMNS: LazyLock<SchemaDescPtr> = LazyLock::new(|| {
+    let schema = parse_message_type(SCHEMA).expect("the schema is well-formed");
+    Arc::new(SchemaDescriptor::new(Arc::new(schema)))
+});
+
+/// How a footer is read: the columns are those of the version, and their statistics are for other engines.
+static FOOTER: LazyLock<ParquetMetaDataOptions> = LazyLock::new(|| {
+    ParquetMetaDataOptions::new()
+        .with_schema(Arc::clone(&COLUMNS))
+        .with_column_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_encoding_stats_policy(ParquetStatisticsPolicy::SkipAll)
+        .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll)
+});
 
 /// Encodes the index as a file.
 ///
@@ -140,7 +172,7 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
         .set_writer_version(WriterVersion::PARQUET_1_0)
         .set_compression(Compression::SNAPPY)
         .set_statistics_enabled(EnabledStatistics::Chunk)
-        .set_offset_index_disabled(true)
+        .set_data_page_row_count_limit(PAGE_ROWS)
         .set_sorting_columns(Some(sorting.to_vec()))
         .set_created_by(concat!("wirecap ", env!("CARGO_PKG_VERSION")).to_owned())
         .set_key_value_metadata(Some(metadata(index)));
@@ -153,33 +185,29 @@ pub(crate) fn write(index: &Index) -> Result<Vec<u8>, ParquetError> {
             .set_column_bloom_filter_fpp(column.clone(), FALSE_POSITIVES)
             .set_column_bloom_filter_max_ndv(column, values_max);
     }
-    let mut writer = SerializedFileWriter::new(Vec::new(), schema(), Arc::new(properties.build()))?;
+    let is_source_distinct = is_distinct(index.rows.iter().map(|row| row.flow.source));
+    let is_destination_distinct = is_distinct(index.rows.iter().map(|row| row.flow.destination));
+    let addresses = [("src_addr", is_source_distinct), ("dst_addr", is_destination_distinct)];
+    let addresses = addresses.into_iter().filter_map(|(name, is_distinct)| is_distinct.then_some(name));
+    for name in DISTINCT.into_iter().chain(addresses) {
+        properties = properties.set_column_dictionary_enabled(ColumnPath::from(name), false);
+    }
+    let properties = Arc::new(properties.build());
+    let mut writer = SerializedFileWriter::new(Vec::new(), COLUMNS.root_schema_ptr(), properties)?;
     for rows in index.rows.chunks(GROUP_ROWS) {
         let mut group = writer.next_row_group()?;
         write_group(&mut group, rows, index)?;
         group.close()?;
     }
     let mut file = writer.into_inner()?;
-    let place = checksum_place(&file).ok_or_else(|| ParquetError::General("no checksum".to_owned()))?;
-    let checksum = format!("{:016x}", checksum(&file, place));
-    file[place..place + 16].copy_from_slice(checksum.as_bytes());
+    seal(&mut file).ok_or_else(|| ParquetError::General("the footer has no checksums".to_owned()))?;
     Ok(file)
 }
 
-/// The offset of the checksum's sixteen digits.
-fn checksum_place(file: &[u8]) -> Option<usize> {
-    let prefix = &NO_CHECKSUM.as_bytes()[..6];
-    let found = file.windows(prefix.len()).rposition(|window| window == prefix)?;
-    (found + NO_CHECKSUM.len() <= file.len()).then_some(found + prefix.len())
-}
-
-/// xxHash64 of the file with zeros in place of the digits.
-fn checksum(file: &[u8], place: usize) -> u64 {
-    let mut hasher = XxHash64::with_seed(0);
-    hasher.write(&file[..place]);
-    hasher.write(&[b'0'; 16]);
-    hasher.write(&file[place + 16..]);
-    hasher.finish()
+/// Whether more than a quarter of the values are distinct.
+fn is_distinct(addresses: impl ExactSizeIterator<Item = Option<IpAddr>>) -> bool {
+    let count = addresses.len();
+    4 * addresses.collect::<HashSet<_>>().len() > count
 }
 
 fn metadata(index: &Index) -> Vec<KeyValue> {
@@ -211,6 +239,7 @@ fn metadata(index: &Index) -> Vec<KeyValue> {
         pair(key::INTERFACES, interfaces),
         pair(key::LAYOUTS, layouts(&index.rows)),
         pair(key::PIECES, pieces),
+        pair(key::BLOCKS, no_blocks()),
         pair(key::CHECKSUM, NO_CHECKSUM.to_owned()),
     ]
 }
@@ -426,39 +455,48 @@ impl Columns<'_, '_> {
 
 /// An index file whose rows have not been read yet.
 pub struct Table {
-    reader: SerializedFileReader<Bytes>,
+    blocks: Arc<Blocks>,
+    metadata: ParquetMetaData,
     pub(crate) summary: Summary,
     /// `None` if there were too many.
     pub(crate) layouts: Option<Vec<Layout>>,
 }
 
 impl Table {
-    /// Reads the metadata of an index file.
+    /// Reads the metadata of an index file, and checks the whole file.
     ///
     /// # Errors
     ///
     /// [`Damaged`] if the file is not a valid index.
     pub fn open(file: impl Into<Bytes>) -> Result<Self, Damaged> {
-        let file = file.into();
-        let damaged = |text: &str| Damaged(text.to_owned());
-        let place =
-            checksum_place(&file).ok_or_else(|| damaged("it is truncated, or not an index of wirecap"))?;
-        let digits = std::str::from_utf8(&file[place..place + 16]).unwrap_or_default();
-        if u64::from_str_radix(digits, 16) != Ok(checksum(&file, place)) {
-            return Err(damaged("its checksum is wrong"));
-        }
-        unpanicked(move || Self::open_checked(file))
+        let table = Self::of(Content::InMemory(file.into()))?;
+        table.check()?;
+        Ok(table)
     }
 
-    fn open_checked(file: Bytes) -> Result<Self, Damaged> {
+    /// Reads the metadata of an index file. The rest is checked when it is read.
+    pub(crate) fn open_file(file: File, bytes: u64) -> Result<Self, Damaged> {
+        Self::of(Content::OnDisk { file, bytes })
+    }
+
+    /// Checks the whole file, except that its rows match each other.
+    pub(crate) fn check(&self) -> Result<(), Damaged> {
+        self.blocks.check()
+    }
+
+    fn of(content: Content) -> Result<Self, Damaged> {
+        let (footer, body) = content.footer()?;
+        unpanicked(move || Self::of_footer(content, &footer, body))
+    }
+
+    /// The footer begins at `body`.
+    fn of_footer(content: Content, footer: &[u8], body: u64) -> Result<Self, Damaged> {
         let damaged = |text: &str| Damaged(text.to_owned());
-        let properties = ReaderProperties::builder().set_read_bloom_filter(true).build();
-        let options = ReadOptionsBuilder::new().with_reader_properties(properties).build();
-        let reader = SerializedFileReader::new_with_options(file, options)?;
-        let metadata = reader.metadata().file_metadata();
+        let parquet = ParquetMetaDataReader::decode_metadata_with_options(footer, Some(&FOOTER))?;
+        let metadata = parquet.file_metadata();
         let value = |key: &str| {
             let pairs = metadata.key_value_metadata().into_iter().flatten();
-            let value = pairs.filter(|pair| pair.key == key).find_map(|pair| pair.value.clone());
+            let value = pairs.filter(|pair| pair.key == key).find_map(|pair| pair.value.as_deref());
             value.ok_or_else(|| Damaged(format!("it has no {key}")))
         };
         let number =
@@ -467,18 +505,15 @@ impl Table {
         if version != u64::from(SCHEMA_VERSION) {
             return Err(Damaged(format!("its schema has version {version}, not {SCHEMA_VERSION}")));
         }
-        if metadata.schema_descr().root_schema() != &*schema() {
-            return Err(damaged("its columns do not match its schema version"));
-        }
         let identity = Identity {
             bytes: number(key::SEGMENT_BYTES)?,
-            fingerprint: u64::from_str_radix(&value(key::SEGMENT_FINGERPRINT)?, 16)
+            fingerprint: u64::from_str_radix(value(key::SEGMENT_FINGERPRINT)?, 16)
                 .map_err(|_| damaged("the segment's fingerprint is not a number"))?,
             modified: value(key::SEGMENT_MODIFIED)?
                 .parse()
                 .map_err(|_| damaged("the segment's time is not a number"))?,
         };
-        let format = match value(key::FORMAT)?.as_str() {
+        let format = match value(key::FORMAT)? {
             "pcap" => Format::Pcap,
             "pcapng" => Format::Pcapng,
             _ => return Err(damaged("the segment's format is not known")),
@@ -495,7 +530,7 @@ impl Table {
                     .ok_or_else(|| damaged("its layouts are invalid"))?,
             ),
         };
-        let pieces: Option<Vec<Piece>> = value(key::PIECES)?.lines().map(piece).collect();
+        let pieces = pieces(value(key::PIECES)?);
         let summary = Summary {
             identity,
             format,
@@ -504,7 +539,8 @@ impl Table {
             interfaces: interfaces.ok_or_else(|| damaged("its interfaces are invalid"))?,
             pieces: pieces.ok_or_else(|| damaged("its pieces are invalid"))?,
         };
-        let table = Self { reader, summary, layouts };
+        let blocks = Arc::new(Blocks::new(content, body, value(key::BLOCKS)?.to_owned()));
+        let table = Self { blocks, metadata: parquet, summary, layouts };
         table.check_pieces()?;
         Ok(table)
     }
@@ -529,63 +565,102 @@ impl Table {
         Ok(())
     }
 
-    /// Whether a row may match these addresses and ports; `true` is not certain.
-    pub(crate) fn may_have(&self, wanted: &Wanted) -> bool {
-        let check = || -> Result<bool, Damaged> {
-            for group in 0..self.reader.num_row_groups() {
-                let group = self.reader.get_row_group(group)?;
-                let has = |column: usize, is_in: &dyn Fn(&Sbbf) -> bool| {
-                    group.get_column_bloom_filter(column).is_none_or(is_in)
-                };
-                let has_address = |column: usize, address: Option<IpAddr>| {
-                    address.is_none_or(|address| {
-                        has(column, &|filter| filter.check(address.to_string().as_str()))
-                    })
-                };
-                let has_port = |column: usize, port: Option<u16>| {
-                    port.is_none_or(|port| has(column, &|filter| filter.check(&i32::from(port))))
-                };
-                if has_address(SRC_ADDR, wanted.source)
-                    && has_address(DST_ADDR, wanted.destination)
-                    && has_port(SRC_PORT, wanted.ports.0)
-                    && has_port(DST_PORT, wanted.ports.1)
-                {
-                    return Ok(true);
-                }
-            }
-            Ok(false)
-        };
-        unpanicked(check).unwrap_or(true)
-    }
-
-    /// Reads the rows.
+    /// Reads the whole index.
     ///
     /// # Errors
     ///
     /// [`Damaged`] if the file is not a valid index.
-    pub(crate) fn rows(&self) -> Result<Vec<Row>, Damaged> {
-        let rows = unpanicked(|| {
-            let count = self.reader.metadata().file_metadata().num_rows();
-            if u64::try_from(count).is_ok_and(|count| count > self.summary.packets) {
-                return Err(Damaged("it has more rows than packets".to_owned()));
-            }
-            let mut rows = Vec::new();
-            for group in 0..self.reader.num_row_groups() {
-                self.read_group(&*self.reader.get_row_group(group)?, &mut rows)?;
-            }
-            Ok(rows)
-        })?;
-        let packets = rows.iter().map(|row| row.packets).fold(0, u64::saturating_add);
-        let bytes = rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
-        match (packets, bytes) == (self.summary.packets, self.summary.wire_bytes) {
-            true => Ok(rows),
+    pub fn index(self) -> Result<Index, Damaged> {
+        let index = self.index_where(&[], &mut |_| Ok::<_, Damaged>(true))?;
+        let packets = index.rows.iter().map(|row| row.packets).fold(0, u64::saturating_add);
+        let bytes = index.rows.iter().map(|row| row.bytes).fold(0, u64::saturating_add);
+        match (packets, bytes) == (index.summary.packets, index.summary.wire_bytes) {
+            true => Ok(index),
             false => Err(Damaged("its rows do not match its segment".to_owned())),
         }
     }
 
-    fn read_group(&self, group: &dyn RowGroupReader, rows: &mut Vec<Row>) -> Result<(), Damaged> {
+    /// Reads the rows that meet one alternative of each condition, and that `may_match`, which gets rows without parts.
+    pub(crate) fn index_where<E: From<Damaged>>(
+        self,
+        conditions: &[Vec<Wanted>],
+        may_match: &mut dyn FnMut(&Row) -> Result<bool, E>,
+    ) -> Result<Index, E> {
+        let rows = unpanicked(|| -> Result<Vec<Row>, E> {
+            let count = self.metadata.file_metadata().num_rows();
+            if u64::try_from(count).is_ok_and(|count| count > self.summary.packets) {
+                return Err(Damaged("it has more rows than packets".to_owned()).into());
+            }
+            let mut groups = Vec::new();
+            for group in 0..self.metadata.num_row_groups() {
+                if self.may_have(group, conditions)? {
+                    groups.push(group);
+                }
+            }
+            let mut rows = Vec::new();
+            if groups.is_empty() {
+                return Ok(rows);
+            }
+            let metadata = self.metadata_with_pages()?;
+            for group in groups {
+                let group = self.group(&metadata, group)?;
+                let ranges = select(&group, conditions)?;
+                let mut kept = Vec::new();
+                for (place, row) in ranges.iter().cloned().flatten().zip(self.read_rows(&group, &ranges)?) {
+                    if may_match(&row)? {
+                        kept.push((place, row));
+                    }
+                }
+                self.read_parts(&group, &mut kept)?;
+                rows.extend(kept.into_iter().map(|(_, row)| row));
+            }
+            Ok(rows)
+        })?;
+        Ok(Index { summary: self.summary, rows })
+    }
+
+    /// The metadata with the offsets of pages.
+    fn metadata_with_pages(&self) -> Result<ParquetMetaData, Damaged> {
+        let mut reader = ParquetMetaDataReader::new_with_metadata(self.metadata.clone())
+            .with_offset_index_policy(PageIndexPolicy::Required);
+        reader.read_page_indexes(&*self.blocks)?;
+        Ok(reader.finish()?)
+    }
+
+    fn group<'a>(
+        &self,
+        metadata: &'a ParquetMetaData,
+        group: usize,
+    ) -> Result<SerializedRowGroupReader<'a, Blocks>, Damaged> {
+        let pages = metadata.offset_index().map(|groups| &*groups[group]);
+        let properties = Arc::new(ReaderProperties::builder().build());
+        Ok(SerializedRowGroupReader::new(
+            Arc::clone(&self.blocks),
+            metadata.row_group(group),
+            pages,
+            properties,
+        )?)
+    }
+
+    /// Whether rows of a group may meet the conditions, by their Bloom filters.
+    fn may_have(&self, group: usize, conditions: &[Vec<Wanted>]) -> Result<bool, Damaged> {
+        let mut filters = Filters { table: self, group, read: BTreeMap::new() };
+        for alternatives in conditions {
+            let mut is_possible = false;
+            for wanted in alternatives {
+                is_possible = is_possible || filters.may_have(wanted)?;
+            }
+            if !is_possible {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads rows of a group, without their parts.
+    fn read_rows(&self, group: &dyn RowGroupReader, ranges: &[Range<usize>]) -> Result<Vec<Row>, Damaged> {
         let inconsistent = || Damaged("a row contradicts the others".to_owned());
-        let mut input = Input { group, rows: group.metadata().num_rows() as usize, column: 0 };
+        let mut input = Input { group, ranges, column: 0 };
         let flow_numbers = input.longs()?;
         let (first, last) = (input.longs()?, input.longs()?);
         let interface = input.numbers()?;
@@ -602,7 +677,7 @@ impl Table {
         let (captured_max, wire_min, wire_max) = (input.numbers()?, input.numbers()?, input.numbers()?);
         let (flags_any, flags_all) = (input.optional()?, input.optional()?);
         let (first_packet, last_packet) = (input.longs()?, input.longs()?);
-        let mut parts = self.read_parts(&mut input)?.into_iter().peekable();
+        let mut rows = Vec::with_capacity(flow_numbers.len());
         let word = |value: Option<u32>| match value {
             None => Some(None),
             Some(value) => u16::try_from(value).ok().map(Some),
@@ -611,7 +686,7 @@ impl Table {
             None => Some(None),
             Some(value) => u8::try_from(value).ok().map(Some),
         };
-        for place in 0..input.rows {
+        for place in 0..flow_numbers.len() {
             let read = || -> Option<Row> {
                 let mut vlans = [None; 2];
                 for (vlan, (tpid, id)) in vlans.iter_mut().zip(&vlan_type) {
@@ -650,13 +725,8 @@ impl Table {
                     parts: Vec::new(),
                 })
             };
-            let mut row = read().ok_or_else(inconsistent)?;
-            while let Some((_, part)) = parts.next_if(|(is_more, _)| *is_more != row.parts.is_empty()) {
-                row.parts.push(part);
-            }
-            let counted = row.parts.iter().map(|part| u64::from(part.packets)).sum::<u64>();
-            let is_sound = counted == row.packets
-                && row.first <= row.last
+            let row = read().ok_or_else(inconsistent)?;
+            let is_sound = row.first <= row.last
                 && row.wire_min <= row.wire_max
                 && row.first_packet <= row.last_packet
                 && row.last_packet < self.summary.packets
@@ -666,16 +736,14 @@ impl Table {
             }
             rows.push(row);
         }
-        match parts.next() {
-            None => Ok(()),
-            Some(_) => Err(inconsistent()),
-        }
+        Ok(rows)
     }
 
-    /// Reads the parts of all rows. Each is returned with whether it belongs to the same row as the previous
-    /// part.
-    fn read_parts(&self, input: &mut Input<'_>) -> Result<Vec<(bool, Part)>, Damaged> {
+    /// Reads the parts of rows, which are at these places of the group.
+    fn read_parts(&self, group: &dyn RowGroupReader, found: &mut [(usize, Row)]) -> Result<(), Damaged> {
         let inconsistent = || Damaged("a row contradicts the others".to_owned());
+        let ranges = ranges(found.iter().map(|(place, _)| *place), 0);
+        let mut input = Input { group, ranges: &ranges, column: PIECES };
         let (offsets, _, repetitions) = input.read::<Int64Type>()?;
         let (counts, _, count_repetitions) = input.read::<Int32Type>()?;
         let (any, any_definitions, any_repetitions) = input.read::<Int32Type>()?;
@@ -689,8 +757,9 @@ impl Table {
         if !is_alike {
             return Err(inconsistent());
         }
+        let mut rows = found.iter_mut().map(|(_, row)| row);
+        let mut row = None;
         let mut flags = any.iter().zip(&all);
-        let mut parts = Vec::with_capacity(offsets.len());
         for (place, repetition) in repetitions.iter().enumerate() {
             let tcp_flags = match any_definitions[place] {
                 2 => {
@@ -701,9 +770,18 @@ impl Table {
                 _ => None,
             };
             let piece = self.piece_at(offsets[place].cast_unsigned()).ok_or_else(inconsistent)?;
-            parts.push((*repetition > 0, Part { piece, packets: counts[place].cast_unsigned(), tcp_flags }));
+            if *repetition == 0 {
+                row = rows.next();
+            }
+            let part = Part { piece, packets: counts[place].cast_unsigned(), tcp_flags };
+            row.as_mut().ok_or_else(inconsistent)?.parts.push(part);
         }
-        Ok(parts)
+        drop(rows);
+        let counted = |row: &Row| row.parts.iter().map(|part| u64::from(part.packets)).sum::<u64>();
+        match found.iter().all(|(_, row)| counted(row) == row.packets) {
+            true => Ok(()),
+            false => Err(inconsistent()),
+        }
     }
 
     /// The number of the piece with packets that begins at this offset.
@@ -720,16 +798,6 @@ impl Table {
         self.summary.identity.bytes
     }
 
-    /// Reads the whole index.
-    ///
-    /// # Errors
-    ///
-    /// [`Damaged`] if the file is not a valid index.
-    pub fn index(self) -> Result<Index, Damaged> {
-        let rows = self.rows()?;
-        Ok(Index { summary: self.summary, rows })
-    }
-
     /// The index without its rows.
     pub(crate) fn without_rows(self) -> Index {
         Index { summary: self.summary, rows: Vec::new() }
@@ -742,17 +810,117 @@ impl fmt::Debug for Table {
     }
 }
 
-/// Addresses and ports that a row must have.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+/// Addresses and ports of rows that may match, as the columns have them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wanted {
-    pub(crate) source: Option<IpAddr>,
-    pub(crate) destination: Option<IpAddr>,
+    pub(crate) source: Option<String>,
+    pub(crate) destination: Option<String>,
     pub(crate) ports: (Option<u16>, Option<u16>),
+    /// Whether the rows have no addresses.
+    pub(crate) is_without_addresses: bool,
+}
+
+/// The Bloom filters of a row group, each of which is read when it is needed.
+struct Filters<'a> {
+    table: &'a Table,
+    group: usize,
+    read: BTreeMap<usize, Option<Sbbf>>,
+}
+
+impl Filters<'_> {
+    /// Whether a row may have these values; `true` is not certain.
+    fn may_have(&mut self, wanted: &Wanted) -> Result<bool, Damaged> {
+        Ok(self.may_have_address(SRC_ADDR, wanted.source.as_deref())?
+            && self.may_have_address(DST_ADDR, wanted.destination.as_deref())?
+            && self.may_have_port(SRC_PORT, wanted.ports.0)?
+            && self.may_have_port(DST_PORT, wanted.ports.1)?)
+    }
+
+    fn may_have_address(&mut self, column: usize, address: Option<&str>) -> Result<bool, Damaged> {
+        let Some(address) = address else { return Ok(true) };
+        Ok(self.filter(column)?.is_none_or(|filter| filter.check(address)))
+    }
+
+    fn may_have_port(&mut self, column: usize, port: Option<u16>) -> Result<bool, Damaged> {
+        let Some(port) = port else { return Ok(true) };
+        Ok(self.filter(column)?.is_none_or(|filter| filter.check(&i32::from(port))))
+    }
+
+    fn filter(&mut self, column: usize) -> Result<Option<&Sbbf>, Damaged> {
+        let filter = match self.read.entry(column) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let column = self.table.metadata.row_group(self.group).column(column);
+                entry.insert(Sbbf::read_from_column_chunk(column, &*self.table.blocks)?)
+            }
+        };
+        Ok(filter.as_ref())
+    }
+}
+
+/// The rows of a group that may meet the conditions, and a few rows between them.
+fn select(group: &dyn RowGroupReader, conditions: &[Vec<Wanted>]) -> Result<Vec<Range<usize>>, Damaged> {
+    let wanted = || conditions.iter().flatten();
+    let all = 0..group.metadata().num_rows() as usize;
+    let mut ranges: Vec<Range<usize>> = std::iter::once(all).collect();
+    // Of most connections one port is rare, and numbers are read faster than addresses.
+    if wanted().any(|wanted| wanted.ports != (None, None)) {
+        let column = |column: usize| Input { group, ranges: &ranges, column }.optional();
+        let (sources, destinations) = (column(SRC_PORT)?, column(DST_PORT)?);
+        let is = |wanted: Option<u16>, port: Option<u32>| wanted.is_none() || port == wanted.map(u32::from);
+        ranges = narrow(&ranges, conditions, |Wanted { ports, .. }, place| {
+            is(ports.0, sources[place]) && is(ports.1, destinations[place])
+        });
+    }
+    let is_about_addresses = |wanted: &Wanted| {
+        wanted.source.is_some() || wanted.destination.is_some() || wanted.is_without_addresses
+    };
+    if wanted().any(is_about_addresses) {
+        let column = |column: usize| Input { group, ranges: &ranges, column }.texts();
+        let (sources, destinations) = (column(SRC_ADDR)?, column(DST_ADDR)?);
+        let is = |wanted: &Option<String>, address: &Option<ByteArray>| {
+            wanted.is_none() || wanted.as_ref().map(String::as_bytes) == address.as_ref().map(ByteArray::data)
+        };
+        ranges = narrow(&ranges, conditions, |wanted, place| {
+            let (source, destination) = (&sources[place], &destinations[place]);
+            match wanted.is_without_addresses {
+                true => source.is_none() && destination.is_none(),
+                false => is(&wanted.source, source) && is(&wanted.destination, destination),
+            }
+        });
+    }
+    Ok(ranges)
+}
+
+/// Those rows of the ranges, and a few between them, of which `has` is true for an alternative of each condition. It gets the number
+/// of a row in the ranges.
+fn narrow(
+    rows: &[Range<usize>],
+    conditions: &[Vec<Wanted>],
+    has: impl Fn(&Wanted, usize) -> bool,
+) -> Vec<Range<usize>> {
+    let is_met =
+        |place: usize| conditions.iter().all(|wanted| wanted.iter().any(|wanted| has(wanted, place)));
+    let met = rows.iter().cloned().flatten().enumerate().filter(|(place, _)| is_met(*place));
+    ranges(met.map(|(_, row)| row), GAP_ROWS)
+}
+
+/// The ranges of these places, without gaps of up to `gap` places.
+fn ranges(places: impl Iterator<Item = usize>, gap: usize) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for place in places {
+        match ranges.last_mut() {
+            Some(range) if place <= range.end + gap => range.end = place + 1,
+            _ => ranges.push(place..place + 1),
+        }
+    }
+    ranges
 }
 
 /// Calls `read`; a panic of the Parquet library becomes an error.
-fn unpanicked<T>(read: impl FnOnce() -> Result<T, Damaged>) -> Result<T, Damaged> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(Damaged("it cannot be read".to_owned())))
+fn unpanicked<T, E: From<Damaged>>(read: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(read))
+        .unwrap_or_else(|_| Err(Damaged("it cannot be read".to_owned()).into()))
 }
 
 fn interface(line: &str) -> Option<(Option<String>, LinkType)> {
@@ -760,19 +928,39 @@ fn interface(line: &str) -> Option<(Option<String>, LinkType)> {
     Some(((!name.is_empty()).then(|| name.to_owned()), LinkType(link_type.parse().ok()?)))
 }
 
-fn piece(line: &str) -> Option<Piece> {
-    let numbers: Vec<u64> = line.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let [offset, bytes, begin, len, first_packet, packets, earliest, latest, context] = *numbers else {
-        return None;
-    };
-    let has_context = context != 0;
-    Some(Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context })
+/// The pieces in the metadata; a search reads them of each index.
+fn pieces(text: &str) -> Option<Vec<Piece>> {
+    let lines = text.as_bytes().split(|byte| *byte == b'\n');
+    lines.filter(|line| !line.is_empty()).map(piece).collect()
 }
 
-/// Reads columns in order.
+fn piece(line: &[u8]) -> Option<Piece> {
+    let number = |digits: &[u8]| {
+        digits.iter().try_fold(0_u64, |number, digit| {
+            let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+            number.checked_mul(10)?.checked_add(digit.into())
+        })
+    };
+    let mut fields = line.split(|byte| *byte == b' ').map(number);
+    let mut next = || fields.next().flatten();
+    let piece = Piece {
+        offset: next()?,
+        bytes: next()?,
+        begin: next()?,
+        len: next()?,
+        first_packet: next()?,
+        packets: next()?,
+        earliest: next()?,
+        latest: next()?,
+        has_context: next()? != 0,
+    };
+    fields.next().is_none().then_some(piece)
+}
+
+/// Reads these rows of columns in order.
 struct Input<'a> {
     group: &'a dyn RowGroupReader,
-    rows: usize,
+    ranges: &'a [Range<usize>],
     column: usize,
 }
 
@@ -785,18 +973,25 @@ impl Input<'_> {
     }
 
     fn read<T: DataType>(&mut self) -> Result<Levels<T::T>, Damaged> {
+        let too_few = || Damaged("a column has too few values".to_owned());
         let mut reader = get_typed_column_reader::<T>(self.group.get_column_reader(self.column)?);
         self.column += 1;
         let (mut values, mut definitions, mut repetitions) = (Vec::new(), Vec::new(), Vec::new());
-        let mut read = 0;
-        while read < self.rows {
-            let left = self.rows - read;
-            let (records, ..) =
-                reader.read_records(left, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
-            if records == 0 {
-                return Err(Damaged("a column has too few values".to_owned()));
+        let mut place = 0;
+        for range in self.ranges {
+            place += reader.skip_records(range.start - place)?;
+            if place != range.start {
+                return Err(too_few());
             }
-            read += records;
+            while place < range.end {
+                let left = range.end - place;
+                let (records, ..) =
+                    reader.read_records(left, Some(&mut definitions), Some(&mut repetitions), &mut values)?;
+                if records == 0 {
+                    return Err(too_few());
+                }
+                place += records;
+            }
         }
         Ok((values, definitions, repetitions))
     }
@@ -818,26 +1013,24 @@ impl Input<'_> {
         self.all(values)
     }
 
-    fn addresses(&mut self) -> Result<Vec<Option<IpAddr>>, Damaged> {
+    fn texts(&mut self) -> Result<Vec<Option<ByteArray>>, Damaged> {
         let (values, definitions, _) = self.read::<ByteArrayType>()?;
         let mut values = values.into_iter();
-        let mut addresses = Vec::with_capacity(definitions.len());
-        for level in definitions {
-            let value = (level > 0).then(|| values.next()).flatten();
-            addresses.push(match value {
-                None => None,
-                Some(value) => {
-                    let text = value.as_utf8()?;
-                    Some(text.parse().map_err(|_| Damaged(format!("{text:?} is not an address")))?)
-                }
-            });
-        }
-        self.all(addresses)
+        let values = definitions.iter().map(|level| (*level > 0).then(|| values.next()).flatten()).collect();
+        self.all(values)
+    }
+
+    fn addresses(&mut self) -> Result<Vec<Option<IpAddr>>, Damaged> {
+        let address = |text: ByteArray| -> Result<IpAddr, Damaged> {
+            let text = text.as_utf8()?;
+            text.parse().map_err(|_| Damaged(format!("{text:?} is not an address")))
+        };
+        self.texts()?.into_iter().map(|text| text.map(address).transpose()).collect()
     }
 
     /// Checks that there is one value per row.
     fn all<T>(&self, values: Vec<T>) -> Result<Vec<T>, Damaged> {
-        match values.len() == self.rows {
+        match values.len() == self.ranges.iter().map(Range::len).sum() {
             true => Ok(values),
             false => Err(Damaged("a column has too few values".to_owned())),
         }
@@ -851,7 +1044,7 @@ mod tests {
     #[test]
     fn the_documentation_has_all_columns() {
         let page = include_str!("../../../docs/index.md");
-        for field in schema().get_fields() {
+        for field in COLUMNS.root_schema().get_fields() {
             assert!(page.contains(&format!("`{}`", field.name())), "docs/index.md has no `{}`", field.name());
         }
         for key in [
@@ -865,6 +1058,7 @@ mod tests {
             key::INTERFACES,
             key::LAYOUTS,
             key::PIECES,
+            key::BLOCKS,
             key::CHECKSUM,
         ] {
             assert!(page.contains(&format!("`{key}`")), "docs/index.md has no `{key}`");

@@ -56,6 +56,34 @@ fn an_index_with_any_byte_changed_is_rebuilt() {
     }
 }
 
+/// A search does not read the whole index.
+#[test]
+fn a_search_finds_the_same_with_any_byte_of_the_index_changed() {
+    let folder = tempfile::tempdir().unwrap();
+    let flow = |number: u64| {
+        let (host, port) = ((number % 3000) as u16, 1000 + (number % 3000) as u16);
+        ip_packet(1_700_000_000_000_000_000 + number * 1_000_000, (host, port), (7, 53), Some(0x10), 20)
+    };
+    let path = recorded(folder.path(), "s.pcapng.zst", &(0..6000).map(flow).collect::<Vec<_>>());
+    let whole = fs::read(index_path(&path)).unwrap();
+    let mut noticed = 0;
+    let questions = ["host 10.0.1.5", "src port 2500", "host 10.0.200.1", "net 10.0.2.0/24"];
+    for question in questions {
+        fs::write(index_path(&path), &whole).unwrap();
+        let (expected, plan, _) = find(from_ref(&path), query(question));
+        assert!(plan.segments[0].without.is_none());
+        for place in (0..whole.len()).step_by(whole.len() / 60 + 1) {
+            let mut changed = whole.clone();
+            changed[place] ^= 0x10;
+            fs::write(index_path(&path), changed).unwrap();
+            let (found, plan, _) = find(from_ref(&path), query(question));
+            assert!(found == expected, "{question}: byte {place} of {}", whole.len());
+            noticed += usize::from(plan.segments[0].without.is_some());
+        }
+    }
+    assert!((1..questions.len() * 60).contains(&noticed), "noticed {noticed} times");
+}
+
 #[test]
 fn the_index_of_another_file_is_not_used() {
     let folder = tempfile::tempdir().unwrap();

@@ -6,10 +6,11 @@ use std::net::IpAddr;
 use std::slice::from_ref;
 
 use proptest::prelude::*;
-use wirecap_index::{Built, SLICE_NANOS, build, index_path, load, write};
+use wirecap_filter::{CompiledFilter, Context, Filter};
+use wirecap_index::{Between, Built, Headers, Query, SLICE_NANOS, build, index_path, load, write};
 use wirecap_savefile::LinkType;
 
-use crate::files::{find, ip_packet, query, write_segment};
+use crate::files::{Packet, find, ip_packet, query, write_segment};
 
 const NAMES: [&str; 4] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcap.gz"];
 
@@ -21,6 +22,56 @@ struct Sums {
     times: Vec<u64>,
     any: u8,
     not_all: u8,
+}
+
+/// More flows than a page of the index has rows; each ninth is to one of a few hosts.
+#[test]
+fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.pcapng.zst");
+    let packet = |number: u64| {
+        let flow = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 51;
+        let destination = if flow.is_multiple_of(9) { (flow % 5) as u16 } else { 100 + (flow % 2000) as u16 };
+        let flags = flow.is_multiple_of(3).then_some(0x10);
+        let nanos = 1_700_000_000_000_000_000 + number * 10_000_000;
+        ip_packet(nanos, (3000 + (flow / 4) as u16, 5000 + flow as u16), (destination, 53), flags, 20)
+    };
+    let packets: Vec<_> = (0..30_000).map(packet).collect();
+    write_segment(&path, &packets, LinkType::ETHERNET, 20_000);
+    let built = build(&path, &mut |_| true).unwrap();
+    assert!(built.index.rows().len() > 8000, "{} rows", built.index.rows().len());
+    write(&path, &built.index).unwrap();
+    assert_eq!(load(&path).unwrap(), built.index);
+    let from = 1_700_000_000_000_000_000 + 20_000 * 10_000_000;
+    for expression in [
+        "host 10.0.0.4",
+        "src host 10.0.11.200",
+        "port 5100 or host 10.0.12.1",
+        "tcp and dst host 10.0.0.1",
+        "udp src port 9000",
+        "net 10.0.12.0/24 and tcp",
+        "host 10.0.255.255",
+        "ether host 2:0:0:0:0:1",
+    ] {
+        let filter = Filter::compile(expression, LinkType::ETHERNET, 0).unwrap();
+        let program = CompiledFilter::new(&filter).unwrap();
+        let is_match =
+            |packet: &&Packet| program.matches(&packet.data, packet.wire_len, &Context::default()) > 0;
+        let expected: Vec<&Packet> = packets.iter().filter(is_match).collect();
+        let found = find(from_ref(&path), query(expression)).0;
+        assert!(found.iter().eq(expected.iter().copied()), "{expression}: {}", found.len());
+        let late = Query::new(Some(expression.into()), None, Some(from), None);
+        let found = find(from_ref(&path), late).0;
+        assert!(found.iter().eq(expected.into_iter().filter(|packet| packet.nanos >= from)), "{expression}");
+    }
+    for packet in packets.iter().step_by(3000) {
+        let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
+        let (source, destination) = (flow.source.unwrap(), flow.destination.unwrap());
+        let between = Between::parse(&format!("{destination}:{source}")).unwrap();
+        let found = find(from_ref(&path), Query::new(None, Some(between), None, None)).0;
+        let is_between = |packet: &&Packet| between.has(&Headers::of(LinkType::ETHERNET, &packet.data).flow);
+        assert!(found.iter().eq(packets.iter().filter(is_between)), "{between}");
+    }
 }
 
 proptest! {
