@@ -5,11 +5,11 @@
 
 use std::fs::File;
 use std::hash::Hasher;
-use std::io;
+use std::io::{self, BufReader, Read};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use bytes::buf::{Buf, Reader};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use twox_hash::XxHash64;
@@ -29,6 +29,9 @@ const BLOCK_BYTES_MIN: u64 = 4096;
 const END: usize = 8;
 /// Bytes read at once from the end of a file, where most footers fit.
 const END_BYTES: u64 = 24 << 10;
+
+/// Bytes read at once of a page's header, which is shorter.
+const HEADER_BYTES: usize = 256;
 
 /// The checksums of the blocks while they are computed.
 pub(crate) fn no_blocks() -> String {
@@ -82,9 +85,9 @@ fn footer_bytes(end: &[u8]) -> Option<usize> {
 }
 
 /// An index file, on the disk or in memory.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum Content {
-    OnDisk { file: File, bytes: u64 },
+    OnDisk { file: Arc<File>, bytes: u64 },
     InMemory(Bytes),
 }
 
@@ -132,29 +135,41 @@ impl Content {
 }
 
 /// An index file before its footer, of which only correct blocks are read.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Blocks {
     content: Content,
     /// Where the footer begins.
     body: u64,
-    checksums: String,
+    checksums: Arc<str>,
+    /// All are correct, and in memory.
+    is_checked: bool,
 }
 
 impl Blocks {
     /// `checksums` is from the footer, which begins at `body`.
     pub(crate) fn new(content: Content, body: u64, checksums: String) -> Self {
-        Self { content, body, checksums }
+        Self { content, body, checksums: checksums.into(), is_checked: false }
     }
 
-    /// Reads and checks all blocks.
-    pub(crate) fn check(&self) -> Result<(), Damaged> {
-        self.read(0, self.body)?;
-        Ok(())
+    /// Reads all blocks at once, and checks them: for a reader of most of them, whose parts may be much smaller than blocks.
+    pub(crate) fn checked(&self) -> Result<Self, Damaged> {
+        if self.is_checked {
+            return Ok(self.clone());
+        }
+        let file =
+            self.content.read(0, self.content.bytes()).map_err(|error| Damaged::new(&error.to_string()))?;
+        let mut blocks = Self { content: Content::InMemory(file), ..self.clone() };
+        blocks.read(0, self.body)?;
+        blocks.is_checked = true;
+        Ok(blocks)
     }
 
     fn read(&self, from: u64, to: u64) -> Result<Bytes, ParquetError> {
         if from > to || to > self.body {
             return Err(ParquetError::EOF("its parts are beyond its end".to_owned()));
+        }
+        if self.is_checked {
+            return Ok(self.content.read(from, to)?);
         }
         let block_bytes = block_bytes(self.body);
         let first = from / block_bytes;
@@ -177,13 +192,31 @@ impl Length for Blocks {
 }
 
 impl ChunkReader for Blocks {
-    type T = Reader<Bytes>;
+    type T = BufReader<FromHere>;
 
+    /// Only a few bytes are read, for the header of a page.
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(self.read(start, self.body)?.reader())
+        Ok(BufReader::with_capacity(HEADER_BYTES, FromHere { blocks: self.clone(), start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
         self.read(start, start.saturating_add(length as u64))
+    }
+}
+
+/// The bytes from an offset to the footer, read as they are needed.
+#[derive(Debug)]
+pub(crate) struct FromHere {
+    blocks: Blocks,
+    start: u64,
+}
+
+impl Read for FromHere {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let to = self.start.saturating_add(bytes.len() as u64).min(self.blocks.body);
+        let read = self.blocks.read(self.start, to).map_err(io::Error::other)?;
+        bytes[..read.len()].copy_from_slice(&read);
+        self.start = to;
+        Ok(read.len())
     }
 }

@@ -84,8 +84,7 @@ pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
 ///
 /// [`Without`].
 pub fn load(segment: &Path) -> Result<Index, Without> {
-    let table = open(segment)?;
-    table.check().and_then(|()| table.index()).map_err(|error| Without::Damaged(error.to_string()))
+    open(segment)?.index().map_err(|error| Without::Damaged(error.to_string()))
 }
 
 /// The result for a segment.

@@ -469,19 +469,17 @@ impl Table {
     ///
     /// [`Damaged`] if the file is not a valid index.
     pub fn open(file: impl Into<Bytes>) -> Result<Self, Damaged> {
-        let table = Self::of(Content::InMemory(file.into()))?;
-        table.check()?;
-        Ok(table)
+        Self::of(Content::InMemory(file.into()))?.checked()
     }
 
     /// Reads the metadata of an index file. The rest is checked when it is read.
     pub(crate) fn open_file(file: File, bytes: u64) -> Result<Self, Damaged> {
-        Self::of(Content::OnDisk { file, bytes })
+        Self::of(Content::OnDisk { file: Arc::new(file), bytes })
     }
 
-    /// Checks the whole file, except that its rows match each other.
-    pub(crate) fn check(&self) -> Result<(), Damaged> {
-        self.blocks.check()
+    /// Reads the whole file and checks it, except that its rows match each other.
+    pub(crate) fn checked(self) -> Result<Self, Damaged> {
+        Ok(Self { blocks: Arc::new(self.blocks.checked()?), ..self })
     }
 
     fn of(content: Content) -> Result<Self, Damaged> {
@@ -586,14 +584,16 @@ impl Table {
         conditions: &[Vec<Wanted>],
         may_match: &mut dyn FnMut(&Row) -> Result<bool, E>,
     ) -> Result<Index, E> {
+        // Without conditions all rows are read.
+        let table = if conditions.is_empty() { self.checked()? } else { self };
         let rows = unpanicked(|| -> Result<Vec<Row>, E> {
-            let count = self.metadata.file_metadata().num_rows();
-            if u64::try_from(count).is_ok_and(|count| count > self.summary.packets) {
+            let count = table.metadata.file_metadata().num_rows();
+            if u64::try_from(count).is_ok_and(|count| count > table.summary.packets) {
                 return Err(Damaged("it has more rows than packets".to_owned()).into());
             }
             let mut groups = Vec::new();
-            for group in 0..self.metadata.num_row_groups() {
-                if self.may_have(group, conditions)? {
+            for group in 0..table.metadata.num_row_groups() {
+                if table.may_have(group, conditions)? {
                     groups.push(group);
                 }
             }
@@ -601,22 +601,22 @@ impl Table {
             if groups.is_empty() {
                 return Ok(rows);
             }
-            let metadata = self.metadata_with_pages()?;
+            let metadata = table.metadata_with_pages()?;
             for group in groups {
-                let group = self.group(&metadata, group)?;
+                let group = table.group(&metadata, group)?;
                 let ranges = select(&group, conditions)?;
                 let mut kept = Vec::new();
-                for (place, row) in ranges.iter().cloned().flatten().zip(self.read_rows(&group, &ranges)?) {
+                for (place, row) in ranges.iter().cloned().flatten().zip(table.read_rows(&group, &ranges)?) {
                     if may_match(&row)? {
                         kept.push((place, row));
                     }
                 }
-                self.read_parts(&group, &mut kept)?;
+                table.read_parts(&group, &mut kept)?;
                 rows.extend(kept.into_iter().map(|(_, row)| row));
             }
             Ok(rows)
         })?;
-        Ok(Index { summary: self.summary, rows })
+        Ok(Index { summary: table.summary, rows })
     }
 
     /// The metadata with the offsets of pages.
@@ -1030,7 +1030,7 @@ impl Input<'_> {
 
     /// Checks that there is one value per row.
     fn all<T>(&self, values: Vec<T>) -> Result<Vec<T>, Damaged> {
-        match values.len() == self.ranges.iter().map(Range::len).sum() {
+        match values.len() == self.ranges.iter().map(Range::len).sum::<usize>() {
             true => Ok(values),
             false => Err(Damaged("a column has too few values".to_owned())),
         }
