@@ -211,10 +211,20 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// With a chart of curves, whose numbers become the file `name`.csv.
+    /// With a chart of curves, whose numbers become the file `name`.csv. Curves that are 0 everywhere are named in the
+    /// caption; if all are, a sentence replaces the chart.
     #[must_use]
     pub fn with_lines(mut self, name: &str, caption: impl Into<String>, lines: &Lines) -> Self {
-        self.figures.push(Figure { caption: caption.into(), svg: lines.svg() });
+        let (shown, zero) = lines.without_zeros();
+        let mut caption = caption.into();
+        if !zero.is_empty() {
+            caption += &format!(" 0 at every point: {}.", zero.join("; "));
+        }
+        if shown.curves.is_empty() {
+            self.notes.push(caption);
+        } else {
+            self.figures.push(Figure { caption, svg: shown.svg() });
+        }
         self.data.push(DataFile { name: format!("{name}.csv"), csv: lines.csv() });
         self
     }
@@ -393,6 +403,23 @@ mod tests {
         let mut table = Table::new("", &["engine", "lost"]);
         table.row(["B-(256,500)".to_owned(), "0.0 %".to_owned()]);
         assert_eq!(table.csv(), "engine,lost\n\"B-(256,500)\",0.0 %\n");
+    }
+
+    #[test]
+    fn a_chart_without_anything_to_see_becomes_a_sentence() {
+        use crate::chart::lines::{Axis, Curve};
+
+        let chart = |last: f64| Lines {
+            x: Axis::linear("x"),
+            y: Axis::percent("lost", 100.0),
+            curves: vec![Curve::new("a", [(1.0, 0.0)]), Curve::new("b", [(1.0, last)])],
+        };
+        let nothing = Findings::default().with_lines("n", "Loss.", &chart(0.0));
+        assert_eq!((nothing.figures.len(), nothing.data.len()), (0, 1));
+        assert_eq!(nothing.notes, ["Loss. 0 at every point: a; b."]);
+        let something = Findings::default().with_lines("n", "Loss.", &chart(5.0));
+        assert_eq!(something.figures[0].caption, "Loss. 0 at every point: a.");
+        assert!(something.notes.is_empty() && something.data[0].csv.contains("a,1,0,"));
     }
 
     #[test]

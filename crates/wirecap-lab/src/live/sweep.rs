@@ -138,7 +138,7 @@ impl Sweep {
 
     /// A chart of the losses, in percent.
     pub fn loss_chart(&self, x: Axis, along: impl Fn(f64, &Trial) -> f64) -> Lines {
-        Lines { x, y: Axis::percent("packets lost", 100.0), curves: self.curves(along, Trial::lost_percent) }
+        loss_chart(x, self.curves(along, Trial::lost_percent))
     }
 
     /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a line per
@@ -176,7 +176,7 @@ impl Sweep {
                 sum(|trial| trial.delivered),
                 sum(|trial| trial.lost_at_interface),
                 if says { sum(|trial| trial.lost_reported.unwrap_or(0)) } else { "not told".to_owned() },
-                unexplained.to_string(),
+                signed(unexplained),
                 trials.iter().filter(|trial| trial.is_disturbed()).count().to_string(),
             ]);
         }
@@ -256,9 +256,21 @@ impl Sweep {
     }
 }
 
+/// A chart of losses, whose axis ends above the largest.
+pub fn loss_chart(x: Axis, curves: Vec<Curve>) -> Lines {
+    let all = curves.iter().flat_map(|curve| &curve.points);
+    let most = all.map(|point| point.spread.map_or(point.y, |(_, most)| most)).fold(0.0, f64::max);
+    Lines { x, y: Axis::percent_up_to("packets lost", most), curves }
+}
+
 /// The actual memory of contenders on AF_PACKET, which differs from the requested one.
 const PASSING: &str = "Contenders on AF_PACKET have an XDP program on the receiving interface that passes everything: \
                        without one a veth loses frames that are generated in the kernel, and no counter shows them.";
+
+/// A number that may be negative.
+fn signed(number: i64) -> String {
+    format!("{}{}", if number < 0 { "-" } else { "" }, grouped(number.unsigned_abs()))
+}
 
 /// Adds remarks that another sweep of the experiment does not have yet.
 fn note(said: &mut Vec<String>, text: String) {
