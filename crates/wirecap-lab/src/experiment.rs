@@ -194,6 +194,8 @@ impl From<Box<dyn Error + Send + Sync>> for RunError {
 pub struct Findings {
     /// The description of the experiment, in a few sentences.
     pub what: String,
+    /// What wirecap lost, in a sentence for the top of the report; may be empty.
+    pub headline: String,
     /// The settings, as names and values.
     pub settings: Vec<(String, String)>,
     /// Comparisons of expected or published results with the results found.

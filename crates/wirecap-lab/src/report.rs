@@ -44,6 +44,7 @@ impl Report<'_> {
                     p { (self.about) }
                     pre { (self.command) }
                     @if let Some(machine) = self.machine { (facts("The machine", machine)) }
+                    (self.headlines())
                     (self.summary())
                     @for part in [Part::Simulated, Part::Live] { (self.part(part)) }
                 }
@@ -54,6 +55,21 @@ impl Report<'_> {
 
     fn of(&self, part: Part) -> impl Iterator<Item = &Entry> {
         self.entries.iter().filter(move |entry| entry.part == part)
+    }
+
+    /// The losses of wirecap, in a sentence for each experiment that measured them.
+    fn headlines(&self) -> Markup {
+        let all =
+            self.entries.iter().filter_map(|entry| Some((entry, &entry.outcome.as_ref().ok()?.headline)));
+        let all: Vec<_> = all.filter(|(_, headline)| !headline.is_empty()).collect();
+        html! {
+            @if !all.is_empty() {
+                h2 { "What wirecap lost" }
+                ul { @for (entry, headline) in all {
+                    li { a href=(format!("#{}", entry.id)) { (entry.title) } ": " (headline.trim()) }
+                } }
+            }
+        }
     }
 
     /// The number of claims that hold, by experiment, and the claims that do not.

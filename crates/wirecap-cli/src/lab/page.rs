@@ -101,8 +101,8 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     let machine = Machine::this();
     let report = Report {
         title: "The wirecap lab",
-        about: "Every table and figure of the papers behind wirecap again, on models with the papers' \
-                parameters, and what was measured on this machine.",
+        about: "The tables and figures of the papers behind wirecap, simulated with the papers' parameters; and \
+                measurements on this machine, on veth pairs. wirecap loses packets too: its losses are listed under 'What wirecap lost'.",
         command: &format!("wirecap lab report --{effort} --seed {}{}", common.seed, common.chosen()),
         machine: Some(&machine),
         entries: &entries,

@@ -141,6 +141,25 @@ impl Sweep {
         loss_chart(x, self.curves(along, Trial::lost_percent))
     }
 
+    /// The median losses of wirecap's contenders at the points where there are any, in a sentence.
+    pub fn own_losses(&self, place: &str) -> String {
+        let ours = self.contenders.iter().enumerate().filter(|(_, contender)| contender.is_ours);
+        let told = ours.map(|(index, contender)| {
+            let lost = self.places().into_iter().filter_map(|x| {
+                let shares: Vec<f64> = self.at(index, x).iter().map(Trial::lost_percent).collect();
+                let point = ChartPoint::of(x, &shares)?;
+                let most = point.spread.map_or(point.y, |(_, most)| most);
+                (most > 0.0)
+                    .then(|| format!("{} (median {:.2} %, at most {most:.2} %)", grouped(x as u64), point.y))
+            });
+            match lost.collect::<Vec<_>>().join(", ") {
+                lost if lost.is_empty() => format!("{} lost nothing", contender.name),
+                lost => format!("{} lost packets at {place} = {lost}", contender.name),
+            }
+        });
+        format!("{}.", told.collect::<Vec<_>>().join("; "))
+    }
+
     /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a line per
     /// trial.
     pub fn books(&self, name: &str) -> Table {
@@ -340,6 +359,34 @@ mod tests {
         let ours = Contender { is_ours: true, ..rival("wirecap", "/bin/sh") };
         let outcome = Sweep::run(&RUN, Share::WHOLE, &[ours], &[1.0], 1, |_, _| Err("no such device".into()));
         assert_eq!(outcome.unwrap_err().to_string(), "wirecap: no such device");
+    }
+
+    #[test]
+    fn the_losses_of_wirecap_are_a_sentence_of_its_own() {
+        let contenders = vec![
+            Contender { is_ours: true, ..rival("wirecap, xdp", "") },
+            Contender { is_ours: true, ..rival("wirecap, packet", "") },
+            rival("other", ""),
+        ];
+        let point = |contender, x, delivered| Point {
+            contender,
+            x,
+            round: 0,
+            trial: Trial { sent: 1000, delivered, ..Trial::default() },
+        };
+        let points = vec![
+            point(0, 60.0, 1000),
+            point(0, 1514.0, 473),
+            point(0, 1514.0, 500),
+            point(0, 1514.0, 400),
+            point(1, 1514.0, 1000),
+            point(2, 1514.0, 5),
+        ];
+        let sweep = Sweep { contenders, points, ..Sweep::default() };
+        assert_eq!(
+            sweep.own_losses("bytes"),
+            "wirecap, xdp lost packets at bytes = 1,514 (median 52.70 %, at most 60.00 %); wirecap, packet lost nothing."
+        );
     }
 
     #[test]
