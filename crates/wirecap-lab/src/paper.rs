@@ -20,6 +20,7 @@ mod imbalance;
 mod load;
 mod parallel;
 mod scalability;
+mod sensitivity;
 mod sharing;
 mod table_one;
 
@@ -32,6 +33,7 @@ pub fn experiments() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(imbalance::FigureThree),
         Box::new(table_one::TableOne),
+        Box::new(sensitivity::Sensitivity),
         Box::new(bursts::FigureEight),
         Box::new(bursts::FigureNine),
         Box::new(bursts::FigureTen),
