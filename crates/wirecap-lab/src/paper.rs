@@ -23,6 +23,7 @@ mod scalability;
 mod sensitivity;
 mod sharing;
 mod table_one;
+mod table_two;
 
 pub use load::{Load, Trace};
 
@@ -40,6 +41,7 @@ pub fn experiments() -> Vec<Box<dyn Experiment>> {
         Box::new(imbalance::FiguresElevenAndTwelve),
         Box::new(imbalance::FigureThirteen),
         Box::new(scalability::FigureFourteen),
+        Box::new(table_two::TableTwo),
         Box::new(sharing::PushAndPull),
         Box::new(fusco_deri::TablesTwoAndThree),
     ]

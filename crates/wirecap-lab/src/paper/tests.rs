@@ -61,6 +61,16 @@ fn bursts_are_lost_as_figure_9_says() {
 }
 
 #[test]
+fn each_engine_has_the_deficiency_of_table_2() {
+    let claims = table_two::claims(&table_two::simulate(&run(Effort::Quick)).unwrap());
+    check(&claims);
+    assert_eq!(quantities(&claims, Verdict::Holds).len(), 7, "{claims:#?}");
+    let holding = claims.iter().filter(|claim| claim.verdict == Verdict::Holds);
+    assert!(holding.into_iter().all(|claim| !claim.counts()), "the loads are ours: {claims:#?}");
+    assert_eq!(quantities(&claims, Verdict::NotModelled), ["PSIOE: limited buffers, copies"]);
+}
+
+#[test]
 fn only_the_pools_size_counts() {
     let bursts = &[20_000, 26_000, 50_000, 100_000];
     let curves = bursts::Curves::simulate(&run(Effort::Quick), &bursts::FIGURE_TEN, bursts, Handler::HEAVY);
