@@ -64,7 +64,7 @@ fn every_changed_number_of_a_page_is_found() {
     for name in numbers::NUMBERED {
         let page = fs::read_to_string(root.join(name)).unwrap();
         let (mut in_text, mut in_tables) = (0, 0);
-        for (place, number) in numbers::numbers(&page) {
+        for (place, number) in numbers::numbers(&page).into_iter().chain(numbers::ratios(&page)) {
             match part(&page, place) {
                 Part::Marker => {}
                 Part::Table => in_tables += 1,
