@@ -20,7 +20,7 @@
 //! - `components FILE`: the costs of the parts of a capture.
 //! - `instructions FILE`: instructions per packet, a row for each path, a column for each number of rings.
 //!
-//! [`numbers`] does the same for numbers in the text, and [`sums`] guards the data.
+//! [`numbers`] does the same for numbers in the text, [`pictures`] for pictures, and [`sums`] guards the data.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use wirecap::grouped;
 
 pub mod numbers;
+pub mod pictures;
 pub mod sums;
 
 /// The pages that have tables, from the root of the repository.
