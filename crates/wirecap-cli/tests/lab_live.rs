@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap_lab::experiment::{Effort, Findings, Run, Unwatched, Watch};
+use wirecap_lab::experiment::{Effort, Findings, Run, Unwatched, Verdict, Watch};
 use wirecap_lab::live::Lab;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::process::CommandLine;
@@ -84,6 +84,15 @@ fn loss_against_cost_is_measured() {
 #[test]
 fn loss_against_bursts_is_measured() {
     find("live-burst");
+}
+
+#[test]
+fn packets_kept_per_mib_are_measured() {
+    let Some(findings) = find("live-room") else { return };
+    assert_eq!(findings.claims.len(), 2);
+    for claim in &findings.claims {
+        assert_eq!(claim.verdict, Verdict::Holds, "each cell keeps a packet or a part of one: {claim:#?}");
+    }
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn an_interrupted_report_continues_and_lists_expectations() {
         progress.contains("1/2 WireCAP, Figure 14") && progress.contains("kept from an earlier run"),
         "{progress}"
     );
-    assert!(out.contains("holds   Table 2, high-end, setup C: paper 1488 kpps"), "{out}");
+    assert!(out.contains("bound   Table 2, high-end, setup C: paper 1,488 kpps"), "{out}");
     let page = fs::read_to_string(directory.path().join("report.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("kernel") && page.contains("--seed 3"), "{page}");
 }
@@ -110,7 +110,7 @@ fn an_experiment_that_does_not_exist_is_wrong_usage_and_changes_nothing() {
     assert!(error.contains("figure-99") && error.contains("--list"), "{error}");
     assert!(!directory.path().join("new").exists());
     let list = lab("paper", directory.path(), &["--list"]);
-    assert!(String::from_utf8(list.stdout).unwrap().contains("figure-9         WireCAP, Figure 9"));
+    assert!(String::from_utf8(list.stdout).unwrap().contains("figure-9             WireCAP, Figure 9"));
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Writes the tables of the documents from the data in `docs/results`, and the checksums of these data.
+//! Writes the tables and pictures of the documents from the data in `docs/results`, and the checksums of these data.
 //! `make performance` runs it.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
+use wirecap_lab::pages::pictures::PICTURES;
 use wirecap_lab::pages::sums::{SUMS, sums};
 use wirecap_lab::pages::{PAGES, fill};
 
@@ -18,6 +19,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             fs::write(&path, filled)?;
             println!("{name} was rewritten");
         }
+    }
+    for picture in PICTURES {
+        fs::write(root.join(picture.file), picture.svg(&root)?)?;
     }
     fs::write(root.join(SUMS), sums(&root)?)?;
     Ok(())

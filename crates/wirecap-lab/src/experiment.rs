@@ -27,7 +27,7 @@
 //!         }
 //!         Ok(Findings {
 //!             what: "Whether doubling works.".to_owned(),
-//!             claims: vec![Claim::points("2 x 50 %", 100.0, 100.0)],
+//!             claims: vec![Claim::points("2 x 50 %", 100.0, &[100.0])],
 //!             ..Findings::default()
 //!         }
 //!         .with_table("doubling", table))
@@ -147,6 +147,28 @@ impl Run<'_> {
         self.watch.progress(share, what);
         Ok(())
     }
+
+    /// The observer of part number `index` of `count` equal parts of the experiment.
+    pub(crate) fn part(&self, index: usize, count: usize) -> PartWatch<'_> {
+        PartWatch { whole: self.watch, from: index as f64 / count as f64, share: 1.0 / count as f64 }
+    }
+}
+
+/// The observer of a part of an experiment.
+pub(crate) struct PartWatch<'a> {
+    whole: &'a dyn Watch,
+    from: f64,
+    share: f64,
+}
+
+impl Watch for PartWatch<'_> {
+    fn progress(&self, share: f64, what: &str) {
+        self.whole.progress(self.from + self.share * share, what);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.whole.is_stopped()
+    }
 }
 
 impl fmt::Debug for Run<'_> {
@@ -194,6 +216,8 @@ impl From<Box<dyn Error + Send + Sync>> for RunError {
 pub struct Findings {
     /// The description of the experiment, in a few sentences.
     pub what: String,
+    /// What wirecap lost, in a sentence for the top of the report; may be empty.
+    pub headline: String,
     /// The settings, as names and values.
     pub settings: Vec<(String, String)>,
     /// Comparisons of expected or published results with the results found.
@@ -211,10 +235,20 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// With a chart of curves, whose numbers become the file `name`.csv.
+    /// With a chart of curves, whose numbers become the file `name`.csv. Curves that are 0 everywhere are named in the
+    /// caption; if all are, a sentence replaces the chart.
     #[must_use]
     pub fn with_lines(mut self, name: &str, caption: impl Into<String>, lines: &Lines) -> Self {
-        self.figures.push(Figure { caption: caption.into(), svg: lines.svg() });
+        let (shown, zero) = lines.without_zeros();
+        let mut caption = caption.into();
+        if !zero.is_empty() {
+            caption += &format!(" 0 at every point: {}.", zero.join("; "));
+        }
+        if shown.curves.is_empty() {
+            self.notes.push(caption);
+        } else {
+            self.figures.push(Figure { caption, svg: shown.svg() });
+        }
         self.data.push(DataFile { name: format!("{name}.csv"), csv: lines.csv() });
         self
     }
@@ -289,8 +323,27 @@ pub struct Claim {
     pub points: Option<f64>,
     /// What that means.
     pub verdict: Verdict,
+    /// Whether it counts.
+    pub basis: Basis,
     /// The likely reason of a difference, or the basis of the verdict.
     pub reason: String,
+}
+
+/// What a claim compares with. Only published results and goals count as evidence; the others are shown, and count
+/// only if they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Basis {
+    /// A published result, or a goal of a measurement.
+    #[default]
+    Result,
+    /// A published number from which the model was built.
+    Input,
+    /// A bound that follows from other published numbers, without a simulation.
+    Bound,
+    /// A published statement without numbers, under a load that we chose so that it shows.
+    OurLoad,
+    /// Our own expectation, which no paper states.
+    Ours,
 }
 
 /// What a comparison says.
@@ -300,11 +353,13 @@ pub enum Verdict {
     Holds,
     /// Not as expected.
     Differs,
-    /// An order that neither holds nor is reversed: the shares differ by no more than [`TIE_POINTS`].
+    /// An order that neither holds nor is reversed: some of the losses differ by no more than [`TIE_POINTS`].
     Tie,
-    /// The published result does not follow from the published parameters, so a model with these parameters can
-    /// meet it only by chance.
+    /// The published result contradicts the published parameters, so a model with these parameters can meet it only
+    /// by chance.
     NotDerivable,
+    /// No model produces this result, so there is nothing to compare.
+    NotModelled,
 }
 
 /// Maximum difference of agreeing shares, in percentage points.
@@ -314,17 +369,26 @@ pub const AGREEMENT_POINTS: f64 = 5.0;
 pub const TIE_POINTS: f64 = 0.02;
 
 impl Claim {
-    /// A share in percent that should be within [`AGREEMENT_POINTS`].
-    pub fn points(quantity: impl Into<String>, expected: f64, found: f64) -> Self {
-        let points = found - expected;
-        let verdict = if points.abs() <= AGREEMENT_POINTS { Verdict::Holds } else { Verdict::Differs };
+    fn new(quantity: impl Into<String>, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self {
             quantity: quantity.into(),
-            expected: format!("{expected} %"),
-            found: percent(found),
-            points: Some(points),
-            verdict,
+            expected: expected.into(),
+            found: found.into(),
+            points: None,
+            verdict: Verdict::NotModelled,
+            basis: Basis::Result,
             reason: String::new(),
+        }
+    }
+
+    /// A share in percent that should be within [`AGREEMENT_POINTS`] in every run, by seed.
+    pub fn points(quantity: impl Into<String>, expected: f64, found: &[f64]) -> Self {
+        let farther = |a: &f64, b: &f64| (a - expected).abs().total_cmp(&(b - expected).abs());
+        let farthest = found.iter().copied().max_by(farther).unwrap_or(f64::NAN) - expected;
+        Self {
+            points: Some(farthest),
+            verdict: if farthest.abs() <= AGREEMENT_POINTS { Verdict::Holds } else { Verdict::Differs },
+            ..Self::new(quantity, format!("{expected} %"), percents(found))
         }
     }
 
@@ -335,34 +399,45 @@ impl Claim {
         holds: bool,
         found: impl Into<String>,
     ) -> Self {
-        Self {
-            quantity: quantity.into(),
-            expected: expected.into(),
-            found: found.into(),
-            points: None,
-            verdict: if holds { Verdict::Holds } else { Verdict::Differs },
-            reason: String::new(),
-        }
+        let verdict = if holds { Verdict::Holds } else { Verdict::Differs };
+        Self { verdict, ..Self::new(quantity, expected, found) }
     }
 
-    /// An order of shares in percent: each at most the one before, for every list of them.
+    /// An order of losses in percent: each smaller than the one before, in every list of them. Two losses that differ by no
+    /// more than [`TIE_POINTS`] are a tie. Two neighbours that both lose nothing show no order, unless they do so in all lists,
+    /// which is also a tie.
     pub fn descending(
         quantity: impl Into<String>,
         expected: impl Into<String>,
         lists: &[Vec<f64>],
         found: impl Into<String>,
     ) -> Self {
-        let rises_by =
-            |least: f64| lists.iter().any(|list| list.windows(2).any(|pair| pair[1] - pair[0] > least));
-        let spread =
-            |list: &Vec<f64>| list.first().zip(list.last()).map_or(0.0, |(first, last)| first - last);
-        let is_flat = lists.iter().all(|list| spread(list).abs() <= TIE_POINTS);
-        let claim = Self::holds(quantity, expected, !rises_by(0.0), found);
-        match rises_by(TIE_POINTS) {
-            true => claim,
-            false if is_flat || rises_by(0.0) => Self { verdict: Verdict::Tie, ..claim },
-            false => claim,
-        }
+        let pairs = |step: usize| {
+            let pair = move |list: &Vec<f64>| Some((*list.get(step)?, *list.get(step + 1)?));
+            lists.iter().filter_map(pair).filter(|(more, less)| more.max(*less) > TIE_POINTS)
+        };
+        let verdict_of = |step: usize| {
+            let least = pairs(step).map(|(more, less)| more - less).min_by(f64::total_cmp);
+            match least {
+                Some(least) if least > TIE_POINTS => Verdict::Holds,
+                Some(least) if least < -TIE_POINTS => Verdict::Differs,
+                _ => Verdict::Tie,
+            }
+        };
+        let steps = lists.iter().map(|list| list.len().saturating_sub(1)).max().unwrap_or(0);
+        let verdicts: Vec<Verdict> = (0..steps.max(1)).map(verdict_of).collect();
+        let worst = [Verdict::Differs, Verdict::Tie].into_iter().find(|verdict| verdicts.contains(verdict));
+        let verdict = worst.unwrap_or(Verdict::Holds);
+        Self { verdict, ..Self::new(quantity, expected, found) }
+    }
+
+    /// A published result that no model produces, for `reason`.
+    pub fn not_modelled(
+        quantity: impl Into<String>,
+        expected: impl Into<String>,
+        reason: impl Into<String>,
+    ) -> Self {
+        Self { reason: reason.into(), ..Self::new(quantity, expected, "-") }
     }
 
     /// With the reason of the difference.
@@ -376,12 +451,31 @@ impl Claim {
     pub fn not_derivable(self, reason: impl Into<String>) -> Self {
         Self { verdict: Verdict::NotDerivable, reason: reason.into(), ..self }
     }
+
+    /// Shows it without counting it, unless it differs.
+    #[must_use]
+    pub fn only_shown(self, basis: Basis) -> Self {
+        Self { basis, ..self }
+    }
+
+    /// Whether it counts as evidence: for, against, or undecided.
+    pub fn counts(&self) -> bool {
+        self.basis == Basis::Result || self.verdict == Verdict::Differs
+    }
 }
 
 /// A share as shown in tables.
 pub fn percent(share: f64) -> String {
     // Adding 0 avoids "-0.0".
     format!("{:.1} %", (share * 10.0).round() / 10.0 + 0.0)
+}
+
+/// The range of shares, as shown in tables: one number if they are equal.
+pub fn percents(shares: &[f64]) -> String {
+    let lowest = shares.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let (low, high) = (percent(lowest), percent(highest));
+    if low == high { high } else { format!("{} to {high}", low.trim_end_matches(" %")) }
 }
 
 #[cfg(test)]
@@ -396,19 +490,64 @@ mod tests {
     }
 
     #[test]
+    fn a_chart_without_anything_to_see_becomes_a_sentence() {
+        use crate::chart::lines::{Axis, Curve};
+
+        let chart = |last: f64| Lines {
+            x: Axis::linear("x"),
+            y: Axis::percent("lost", 100.0),
+            curves: vec![Curve::new("a", [(1.0, 0.0)]), Curve::new("b", [(1.0, last)])],
+        };
+        let nothing = Findings::default().with_lines("n", "Loss.", &chart(0.0));
+        assert_eq!((nothing.figures.len(), nothing.data.len()), (0, 1));
+        assert_eq!(nothing.notes, ["Loss. 0 at every point: a; b."]);
+        let something = Findings::default().with_lines("n", "Loss.", &chart(5.0));
+        assert_eq!(something.figures[0].caption, "Loss. 0 at every point: a.");
+        assert!(something.notes.is_empty() && something.data[0].csv.contains("a,1,0,"));
+    }
+
+    #[test]
     fn shares_agree_within_five_points() {
-        assert_eq!(Claim::points("", 71.0, 74.1).verdict, Verdict::Holds);
-        assert_eq!(Claim::points("", 71.0, 65.9).verdict, Verdict::Differs);
-        assert_eq!(Claim::points("", 15.0, 80.0).not_derivable("").verdict, Verdict::NotDerivable);
+        let verdict = |found: &[f64]| Claim::points("", 71.0, found).verdict;
+        assert_eq!(verdict(&[74.1]), Verdict::Holds);
+        assert_eq!(verdict(&[65.9]), Verdict::Differs);
+        assert_eq!(Claim::points("", 15.0, &[80.0]).not_derivable("").verdict, Verdict::NotDerivable);
+        // The seed with the largest difference decides.
+        let claim = Claim::points("", 71.0, &[74.1, 65.9, 71.0]);
+        assert_eq!((claim.verdict, &*claim.found), (Verdict::Differs, "65.9 to 74.1 %"));
+        assert!(claim.points.is_some_and(|points| (points + 5.1).abs() < 1e-9), "{claim:?}");
+        assert_eq!(Claim::points("", 71.0, &[71.01, 71.0]).found, "71.0 %");
     }
 
     #[test]
     fn an_order_by_two_hundredths_of_a_point_is_a_tie() {
-        let verdict = |rates: &[f64]| Claim::descending("", "", &[rates.to_vec()], "").verdict;
-        assert_eq!(verdict(&[8.0, 7.0, 7.0]), Verdict::Holds);
-        assert_eq!(verdict(&[8.0, 7.0, 7.01, 6.0]), Verdict::Tie);
-        assert_eq!(verdict(&[7.01, 7.0]), Verdict::Tie);
-        assert_eq!(verdict(&[8.0, 7.0, 7.03]), Verdict::Differs);
-        assert_eq!(verdict(&[7.0, 8.0]), Verdict::Differs);
+        let verdict = |lists: &[&[f64]]| {
+            let lists: Vec<_> = lists.iter().map(|list| list.to_vec()).collect();
+            Claim::descending("", "", &lists, "").verdict
+        };
+        assert_eq!(verdict(&[&[8.0, 7.0, 6.9]]), Verdict::Holds);
+        assert_eq!(verdict(&[&[8.0, 7.0, 7.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[8.0, 7.0, 7.01, 6.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[8.0, 7.0, 6.99, 6.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[7.01, 7.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[8.0, 7.0, 7.03]]), Verdict::Differs);
+        assert_eq!(verdict(&[&[7.0, 8.0]]), Verdict::Differs);
+        // Two engines without loss are equal; the order shows where they lose.
+        assert_eq!(verdict(&[&[8.0, 7.0], &[0.0, 0.01]]), Verdict::Holds);
+        // A tie in one list is a tie.
+        assert_eq!(verdict(&[&[8.0, 7.0], &[7.01, 7.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[8.0, 7.0], &[7.0, 7.01]]), Verdict::Tie);
+        assert_eq!(verdict(&[&[8.0, 7.0], &[0.0, 1.0]]), Verdict::Differs);
+        assert_eq!(verdict(&[&[0.0, 0.0], &[0.0, 0.0]]), Verdict::Tie);
+        assert_eq!(verdict(&[]), Verdict::Tie);
+    }
+
+    #[test]
+    fn inputs_bounds_our_loads_and_our_expectations_count_only_if_they_differ() {
+        for basis in [Basis::Input, Basis::Bound, Basis::OurLoad, Basis::Ours] {
+            assert!(!Claim::holds("", "", true, "").only_shown(basis).counts());
+            assert!(Claim::holds("", "", false, "").only_shown(basis).counts());
+        }
+        assert!(Claim::holds("", "", true, "").counts());
     }
 }

@@ -12,6 +12,7 @@ pub mod programs;
 mod rate;
 pub mod receiver;
 pub mod rivals;
+mod room;
 mod skew;
 pub mod sweep;
 pub mod trial;
@@ -44,6 +45,7 @@ impl Lab {
             experiment("live-length", "Loss against the length of packets", rate::lengths),
             experiment("live-cost", "Loss against the consumer's cost", cost::run),
             experiment("live-burst", "Loss against the length of bursts", burst::run),
+            experiment("live-room", "Packets kept per MiB by length", room::run),
             experiment("live-skew", "Loss, order and cost against skew: two queues", skew::handlers),
             experiment("live-skew-queues", "Loss, order and cost against skew: more queues", skew::queues),
             experiment("live-threshold", "The threshold T, live", skew::thresholds),

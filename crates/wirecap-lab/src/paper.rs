@@ -20,27 +20,52 @@ mod imbalance;
 mod load;
 mod parallel;
 mod scalability;
+mod sensitivity;
 mod sharing;
 mod table_one;
+mod table_two;
 
 pub use load::{Load, Trace};
 
-use crate::experiment::Experiment;
+use crate::experiment::{Experiment, Run};
 
 /// All of them, in the papers' order.
 pub fn experiments() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(imbalance::FigureThree),
         Box::new(table_one::TableOne),
+        Box::new(sensitivity::Sensitivity),
         Box::new(bursts::FigureEight),
         Box::new(bursts::FigureNine),
         Box::new(bursts::FigureTen),
         Box::new(imbalance::FiguresElevenAndTwelve),
         Box::new(imbalance::FigureThirteen),
         Box::new(scalability::FigureFourteen),
+        Box::new(table_two::TableTwo),
         Box::new(sharing::PushAndPull),
         Box::new(fusco_deri::TablesTwoAndThree),
     ]
+}
+
+/// The seeds of a run: its own, and `others` following ones in a full run, one in a quick one.
+fn seeds(run: &Run<'_>, others: u64) -> Vec<u64> {
+    (0..=run.effort.choose(1, others)).map(|step| run.seed.wrapping_add(step)).collect()
+}
+
+/// The setting of `seeds`, as text.
+fn seeds_setting(seeds: &[u64]) -> (String, String) {
+    let text = match seeds {
+        [] | [_] => seeds.first().map(u64::to_string).unwrap_or_default(),
+        [first, .., last] => format!("{first} to {last}"),
+    };
+    ("seeds".to_owned(), text)
+}
+
+/// Numbers from the lowest to the highest, as text.
+fn range(numbers: impl Iterator<Item = u64> + Clone) -> String {
+    let [low, high] =
+        [numbers.clone().min(), numbers.max()].map(Option::unwrap_or_default).map(wirecap::grouped);
+    if low == high { high } else { format!("{low} to {high}") }
 }
 
 /// N: descriptors of a receive ring (WireCAP, section 2.2).
@@ -70,6 +95,10 @@ pub const COPYING_STAGE_NANOS: f64 = 1e9 / 1_326_000.0;
 /// Cycles per packet of receiving without a copy, and of sending: 14.88 million packets/s at 900 MHz
 /// (Rizzo, *netmap*, USENIX ATC 2012). A handler's cost with x = 0.
 pub const MAPPED_CYCLES: f64 = 900e6 / LINE_RATE;
+
+/// The reason why a comparison of DNA and NETMAP with x = 0 is a bound.
+const UNABLE_TO_LOSE: &str = "Follows from an input: with the 60 cycles a packet that netmap's authors published, the handler is \
+                              faster than the line.";
 
 /// A handler's cost per packet.
 #[derive(Debug, Clone, Copy, PartialEq)]

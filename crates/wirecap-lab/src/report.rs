@@ -6,7 +6,7 @@
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use crate::chart::themed;
-use crate::experiment::{Claim, Findings, Part, Table, Verdict};
+use crate::experiment::{Basis, Claim, Findings, Part, Table, Verdict};
 use crate::machine::Machine;
 use crate::runner::Entry;
 
@@ -44,6 +44,7 @@ impl Report<'_> {
                     p { (self.about) }
                     pre { (self.command) }
                     @if let Some(machine) = self.machine { (facts("The machine", machine)) }
+                    (self.headlines())
                     (self.summary())
                     @for part in [Part::Simulated, Part::Live] { (self.part(part)) }
                 }
@@ -56,26 +57,57 @@ impl Report<'_> {
         self.entries.iter().filter(move |entry| entry.part == part)
     }
 
+    /// The losses of wirecap, in a sentence for each experiment that measured them.
+    fn headlines(&self) -> Markup {
+        let all =
+            self.entries.iter().filter_map(|entry| Some((entry, &entry.outcome.as_ref().ok()?.headline)));
+        let all: Vec<_> = all.filter(|(_, headline)| !headline.is_empty()).collect();
+        html! {
+            @if !all.is_empty() {
+                h2 { "What wirecap lost" }
+                ul { @for (entry, headline) in all {
+                    li { a href=(format!("#{}", entry.id)) { (entry.title) } ": " (headline.trim()) }
+                } }
+            }
+        }
+    }
+
     /// The number of claims that hold, by experiment, and the claims that do not.
     fn summary(&self) -> Markup {
         let found: Vec<(&Entry, &Findings)> =
             self.entries.iter().filter_map(|entry| Some((entry, entry.outcome.as_ref().ok()?))).collect();
         let all = || found.iter().flat_map(|(_, findings)| &findings.claims);
-        let count = |verdict| all().filter(|claim| claim.verdict == verdict).count();
+        let is_compared = |claim: &&Claim| claim.counts() && claim.verdict != Verdict::NotModelled;
+        let compared: Vec<&Claim> = all().filter(is_compared).collect();
+        let count = |verdict| compared.iter().filter(|claim| claim.verdict == verdict).count();
+        let is_modelled = |claim: &&Claim| claim.verdict != Verdict::NotModelled;
+        let not_modelled = all().filter(|claim| !is_modelled(claim)).count();
+        let shown = all().filter(is_modelled).filter(|claim| !claim.counts()).count();
         let open: Vec<&Claim> = all().filter(|claim| claim.verdict != Verdict::Holds).collect();
         html! {
             @if all().next().is_some() {
                 h2 { "Expected and found" }
                 p {
-                    (all().count()) " comparisons: " (count(Verdict::Holds)) " hold, "
-                    (count(Verdict::Differs)) " differ, " (count(Verdict::Tie))
-                    " are ties: orders by no more than two hundredths of a percentage point, " (count(Verdict::NotDerivable))
-                    " are open: figures that do not follow from the parameters printed with them. \
-                     Shares hold when they are within five percentage points."
+                    (compared.len()) " comparisons. Holds: " (count(Verdict::Holds)) ". Differs: "
+                    (count(Verdict::Differs)) ". Tie: " (count(Verdict::Tie))
+                    " (an order by no more than two hundredths of a percentage point). Open: " (count(Verdict::NotDerivable))
+                    " (a published figure that contradicts the parameters published with it). \
+                     Shares hold if they are within five percentage points, orders if they are right by more than a tie, with \
+                     every seed."
+                }
+                @if not_modelled + shown > 0 {
+                    p {
+                        "Not counted: results that are not modelled (" (not_modelled) "), and comparisons that could not \
+                         have failed or are not published, which are only shown (" (shown) "): inputs of the models, bounds, \
+                         loads that we chose, and our own expectations. If one of these differs, it counts as different."
+                    }
                 }
                 div.scroll { table {
                     thead { tr {
-                        th { "experiment" } th.number { "holds" } th.number { "differs" } th.number { "tie" } th.number { "open" }
+                        th { "experiment" }
+                        @for name in ["holds", "differs", "tie", "open", "not modelled", "only shown"] {
+                            th.number { (name) }
+                        }
                     } }
                     tbody { @for (entry, findings) in &found { (tally(entry, &findings.claims)) } }
                 } }
@@ -178,12 +210,16 @@ fn begins_as_number(cell: &str) -> bool {
 
 /// A row of the summary.
 fn tally(entry: &Entry, claims: &[Claim]) -> Markup {
-    let count = |verdict| claims.iter().filter(|claim| claim.verdict == verdict).count();
+    let count = |is_one: &dyn Fn(&Claim) -> bool| claims.iter().filter(|claim| is_one(claim)).count();
+    let counted = |verdict| count(&|claim| claim.counts() && claim.verdict == verdict);
+    let verdicts =
+        [Verdict::Holds, Verdict::Differs, Verdict::Tie, Verdict::NotDerivable, Verdict::NotModelled];
+    let shown = count(&|claim| !claim.counts());
     html! {
         tr {
             td { a href=(format!("#{}", entry.id)) { (entry.title) } }
-            @for verdict in [Verdict::Holds, Verdict::Differs, Verdict::Tie, Verdict::NotDerivable] {
-                td.number { @if count(verdict) > 0 { (count(verdict)) } }
+            @for number in verdicts.map(counted).into_iter().chain([shown]) {
+                td.number { @if number > 0 { (number) } }
             }
         }
     }
@@ -207,7 +243,7 @@ fn claims_table<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Markup {
                     @if points {
                         td.number data-name="points" { @if let Some(points) = claim.points { (signed(points)) } }
                     }
-                    (verdict_cell(claim.verdict))
+                    (verdict_cell(claim))
                 } } }
             }
         }
@@ -220,12 +256,17 @@ fn signed(points: f64) -> String {
     if rounded == 0.0 { "0.0".to_owned() } else { format!("{rounded:+.1}") }
 }
 
-fn verdict_cell(verdict: Verdict) -> Markup {
-    let (class, text) = match verdict {
-        Verdict::Holds => ("holds", "holds"),
-        Verdict::Differs => ("differs", "differs"),
-        Verdict::Tie => ("open", "tie"),
-        Verdict::NotDerivable => ("open", "open"),
+fn verdict_cell(claim: &Claim) -> Markup {
+    let (class, text) = match (claim.verdict, claim.basis) {
+        (Verdict::Differs, _) => ("differs", "differs"),
+        (Verdict::NotModelled, _) => ("pale", "not modelled"),
+        (_, Basis::Input) => ("pale", "input"),
+        (_, Basis::Bound) => ("pale", "bound"),
+        (_, Basis::OurLoad) => ("pale", "our load"),
+        (_, Basis::Ours) => ("pale", "our expectation"),
+        (Verdict::Holds, Basis::Result) => ("holds", "holds"),
+        (Verdict::Tie, Basis::Result) => ("open", "tie"),
+        (Verdict::NotDerivable, Basis::Result) => ("open", "open"),
     };
     html! { td class=(class) { (text) } }
 }
@@ -258,7 +299,12 @@ mod tests {
         let mut table = Table::new("A table.", &["engine", "lost"]);
         table.row(["<dna>".to_owned(), "9.3 %".to_owned()]);
         let findings = Findings {
-            claims: vec![Claim::points("quantity", 10.0, 30.0).because("reason")],
+            claims: vec![
+                Claim::points("quantity", 10.0, &[30.0]).because("reason"),
+                Claim::holds("an input", "1", true, "1").only_shown(Basis::Input),
+                Claim::holds("a wrong bound", "1", false, "2").only_shown(Basis::Bound),
+                Claim::not_modelled("something", "1", "no model"),
+            ],
             figures: vec![Figure { caption: "c".to_owned(), svg: "<svg fill=\"#222222\"></svg>".to_owned() }],
             ..Findings::default()
         };
@@ -268,7 +314,10 @@ mod tests {
         {
             assert!(page.contains(part), "{part}: {page}");
         }
-        assert!(page.contains("data/one/t.csv") && page.contains("+20.0") && page.contains("1 differ"));
+        assert!(page.contains("data/one/t.csv") && page.contains("+20.0"), "{page}");
+        assert!(page.contains("2 comparisons. Holds: 0. Differs: 2. Tie: 0 "), "{page}");
+        assert!(page.contains("not modelled (1), and comparisons"), "{page}");
+        assert!(page.contains("only shown (1): inputs"), "{page}");
         assert!(page.contains("Measured") && !page.contains("Simulated"));
     }
 

@@ -41,7 +41,7 @@ pub use flows::{FlowQueues, Flows};
 pub use frames::Frames;
 pub use rss::{HashKey, Rss, STANDARD_QUEUES};
 pub use standard::{
-    PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
+    BurstMix, PUBLISHED_BURST_PACKETS, STANDARD_DURATION, STANDARD_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE,
 };
 
 /// A packet that arrives at the NIC.
@@ -104,6 +104,13 @@ impl Model {
         Self::new(Pattern::Standard, seed)
     }
 
+    /// The standard trace with other bursts, to see what depends on them.
+    pub fn standard_stream(seed: u64, mix: BurstMix) -> Stream {
+        let model = Self::standard(seed);
+        let arrivals = Box::new(standard::Trace::new(&model, mix));
+        Stream { flows: standard::flows(seed), arrivals, left: model.packets, wire: models::Wire::default() }
+    }
+
     /// The stream of this model.
     ///
     /// # Panics
@@ -118,7 +125,9 @@ impl Model {
             }
             Pattern::HeavyTailed => (Flows::anywhere(self.seed), Box::new(models::HeavyTailed::new(self))),
             Pattern::Bursts => (Flows::anywhere(self.seed), Box::new(models::Bursts::new(self))),
-            Pattern::Standard => (standard::flows(self.seed), Box::new(standard::Trace::new(self))),
+            Pattern::Standard => {
+                (standard::flows(self.seed), Box::new(standard::Trace::new(self, BurstMix::STANDARD)))
+            }
         };
         Stream { flows, arrivals, left: self.packets, wire: models::Wire::default() }
     }

@@ -4,6 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
+use wirecap_lab::pages::pictures::PICTURES;
 use wirecap_lab::pages::sums::{SUMS, sums};
 use wirecap_lab::pages::{PAGES, fill, numbers};
 
@@ -20,6 +21,18 @@ fn the_tables_of_the_pages_are_those_of_the_data() {
         assert!(marked > 0, "{name} has no table of data");
         // Two tables have no data: the summary of questions, and the description of the instruction counts' paths.
         assert_eq!(tables, marked + 2, "{name} has a table without data");
+    }
+}
+
+#[test]
+fn the_pictures_of_the_pages_are_those_of_the_data() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let page = fs::read_to_string(root.join("docs/performance.md")).unwrap();
+    for picture in PICTURES {
+        let committed = fs::read_to_string(root.join(picture.file)).unwrap();
+        assert!(committed == picture.svg(&root).unwrap(), "{} is outdated (make performance)", picture.file);
+        let name = picture.file.strip_prefix("docs/").unwrap();
+        assert!(page.contains(&format!("]({name})")), "no page shows {name}");
     }
 }
 
@@ -64,7 +77,7 @@ fn every_changed_number_of_a_page_is_found() {
     for name in numbers::NUMBERED {
         let page = fs::read_to_string(root.join(name)).unwrap();
         let (mut in_text, mut in_tables) = (0, 0);
-        for (place, number) in numbers::numbers(&page) {
+        for (place, number) in numbers::numbers(&page).into_iter().chain(numbers::ratios(&page)) {
             match part(&page, place) {
                 Part::Marker => {}
                 Part::Table => in_tables += 1,

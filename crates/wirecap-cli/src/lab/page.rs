@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use wirecap_lab::experiment::{Effort, Experiment, Part, Verdict};
+use wirecap_lab::experiment::{Basis, Effort, Experiment, Part, Verdict};
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::machine::Machine;
 use wirecap_lab::report::Report;
@@ -25,7 +25,7 @@ pub(crate) struct PaperArguments {
     #[command(flatten)]
     common: Common,
 
-    /// Omit the longest bursts
+    /// Omit the longest bursts; two seeds
     #[arg(long)]
     quick: bool,
 }
@@ -101,8 +101,8 @@ pub(crate) fn run_report(arguments: &ReportArguments) -> Result<(), Failure> {
     let machine = Machine::this();
     let report = Report {
         title: "The wirecap lab",
-        about: "Every table and figure of the papers behind wirecap again, on models with the papers' \
-                parameters, and what was measured on this machine.",
+        about: "The tables and figures of the papers behind wirecap, simulated with the papers' parameters; and \
+                measurements on this machine, on veth pairs. wirecap loses packets too: its losses are listed under 'What wirecap lost'.",
         command: &format!("wirecap lab report --{effort} --seed {}{}", common.seed, common.chosen()),
         machine: Some(&machine),
         entries: &entries,
@@ -120,7 +120,7 @@ impl Common {
         if self.list {
             let mut out = io::stdout().lock();
             let mut lines = experiments.iter().map(|experiment| (experiment.id(), experiment.title()));
-            output::printed(lines.try_for_each(|(id, title)| writeln!(out, "{id:<16} {title}")))?;
+            output::printed(lines.try_for_each(|(id, title)| writeln!(out, "{id:<20} {title}")))?;
             return Ok(None);
         }
         let is_known = |name: &&String| experiments.iter().any(|experiment| experiment.id() == name.as_str());
@@ -173,11 +173,15 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
             writeln!(out, "{}", entry.title)?;
         }
         for claim in &findings.claims {
-            let mark = match claim.verdict {
-                Verdict::Holds => "holds  ",
-                Verdict::Differs => "DIFFERS",
-                Verdict::Tie => "tie    ",
-                Verdict::NotDerivable => "open   ",
+            let mark = match (claim.verdict, claim.basis) {
+                (Verdict::Differs, _) => "DIFFERS",
+                (Verdict::NotModelled, _) => "-      ",
+                (_, Basis::Input) => "input  ",
+                (_, Basis::Bound) => "bound  ",
+                (_, Basis::OurLoad | Basis::Ours) => "ours   ",
+                (Verdict::Holds, Basis::Result) => "holds  ",
+                (Verdict::Tie, Basis::Result) => "tie    ",
+                (Verdict::NotDerivable, Basis::Result) => "open   ",
             };
             let (expected, found) =
                 if entry.part == Part::Simulated { ("paper", "simulated") } else { ("expected", "measured") };
@@ -188,9 +192,18 @@ fn summarise(entries: &[Entry], page: &Path) -> io::Result<()> {
             )?;
         }
     }
-    let claims = entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
-    if claims.into_iter().any(|claim| claim.verdict == Verdict::NotDerivable) {
-        writeln!(out, "open: does not follow from the parameters published with it")?;
+    let claims = || entries.iter().flat_map(|entry| &entry.outcome).flat_map(|findings| &findings.claims);
+    if claims().any(|claim| claim.verdict == Verdict::NotDerivable) {
+        writeln!(out, "open: contradicts the parameters published with it")?;
+    }
+    if claims().any(|claim| claim.verdict == Verdict::NotModelled) {
+        writeln!(out, "-: not modelled")?;
+    }
+    if claims().any(|claim| !claim.counts()) {
+        writeln!(
+            out,
+            "input, bound, ours: inputs of the models, bounds, our own loads or expectations; only shown"
+        )?;
     }
     writeln!(out, "wrote {}", page.display())
 }

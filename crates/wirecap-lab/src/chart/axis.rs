@@ -42,6 +42,12 @@ impl Axis {
         Self { range: Some((0.0, highest)), unit: " %", ..Self::linear(name) }
     }
 
+    /// An axis of shares from 0 to a round number that is not below `most` percent.
+    pub fn percent_up_to(name: impl Into<String>, most: f64) -> Self {
+        let round = [0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0].into_iter().find(|round| *round >= most);
+        Self::percent(name, round.unwrap_or(100.0))
+    }
+
     /// An axis of a few numbers, with room at both ends.
     pub fn of(name: impl Into<String>, numbers: &[f64]) -> Self {
         let (first, last) = (numbers[0], numbers[numbers.len() - 1]);
@@ -127,6 +133,9 @@ fn short(number: f64) -> String {
     };
     // To nine digits: sums of steps like 0.1 are not exact.
     let rounded = (scaled * 1e9).round() / 1e9;
+    if rounded >= 1000.0 && rounded.fract() == 0.0 {
+        return format!("{}{suffix}", wirecap::grouped(rounded as u64));
+    }
     format!("{rounded}{suffix}")
 }
 
@@ -147,6 +156,9 @@ mod tests {
         assert_eq!(even_ticks(0.0, 47.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
         assert_eq!(even_ticks(0.0, 1.0), [0.0, 0.2, 0.4, 0.6000000000000001, 0.8, 1.0]);
         assert_eq!(short(0.6000000000000001), "0.6");
+        assert_eq!([1000.0, 2500.0, 1e4, 2e6].map(short), ["1,000", "2,500", "10 k", "2 M"]);
         assert_eq!(powers_of_ten(1000.0, 1e6), [1e3, 1e4, 1e5, 1e6]);
+        let ends = [0.0, 0.13, 20.0, 52.7].map(|most| Axis::percent_up_to("", most).range.unwrap().1);
+        assert_eq!(ends, [0.1, 0.2, 20.0, 100.0]);
     }
 }

@@ -6,7 +6,7 @@ use plotters::style::text_anchor::{HPos, VPos};
 use crate::chart::axis::Span;
 pub use crate::chart::axis::{Axis, Scale};
 use crate::chart::{
-    Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, WIDTH, picture, series_colour, text_style, text_width,
+    Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, picture, series_colour, text_style, text_width,
 };
 use crate::csv_text::csv;
 
@@ -72,32 +72,49 @@ impl Point {
     }
 }
 
-/// Pixels of the plotting area and of its margins.
+/// Pixels of the picture, of the plotting area and of its margins.
+const WIDTH: i32 = 640;
 const PLOT_HEIGHT: i32 = 270;
 const LEFT: i32 = 66;
-const RIGHT: i32 = 26;
 const ABOVE: i32 = 32;
 const BELOW: i32 = 54;
-const LEGEND_ROW: i32 = 24;
+/// Between the plotting area and the labels: a line to each label, and its mark.
+const LEADER: i32 = 20;
+const MARK: i32 = 20;
+/// Height of a line of a label, and the gap between labels.
+const LABEL_LINE: i32 = 16;
+const LABEL_GAP: i32 = 4;
+const LABEL_TEXT: i32 = TEXT - 1;
+/// Letters after which a label continues on the next line.
+const LABEL_LETTERS: usize = 18;
 
 impl Lines {
-    /// The chart as SVG.
+    /// The chart as SVG. Each curve has its name at its right end.
     pub fn svg(&self) -> String {
-        let legend = self.legend();
-        let legend_height = LEGEND_ROW * legend.len() as i32 + 4;
-        let top = legend_height + ABOVE;
+        let names: Vec<Vec<String>> = self.curves.iter().map(|curve| broken(&curve.name)).collect();
+        let widest = names.iter().flatten().map(|line| text_width(line, LABEL_TEXT)).max().unwrap_or(0);
+        let height = names.iter().map(|lines| label_height(lines) + LABEL_GAP).sum::<i32>().max(PLOT_HEIGHT);
+        let right = WIDTH - LEADER - MARK - widest - 8;
         let plot = Plot {
-            x: Span::new(&self.x, self.extent(|point| [point.x; 2]), (LEFT, WIDTH - RIGHT)),
-            y: Span::new(&self.y, self.extent(Point::heights), (top + PLOT_HEIGHT, top)),
+            x: Span::new(&self.x, self.extent(|point| [point.x; 2]), (LEFT, right)),
+            y: Span::new(&self.y, self.extent(Point::heights), (ABOVE + height, ABOVE)),
         };
-        picture(WIDTH, top + PLOT_HEIGHT + BELOW, |canvas| {
-            self.draw_legend(canvas, &legend)?;
+        let labels = self.labels(&plot, names);
+        picture(WIDTH, ABOVE + height + BELOW, |canvas| {
             self.draw_axes(canvas, &plot)?;
             for (index, curve) in self.curves.iter().enumerate() {
                 curve.draw(canvas, &plot, index)?;
             }
-            Ok(())
+            labels.iter().try_for_each(|label| self.draw_label(canvas, &plot, label))
         })
+    }
+
+    /// Without the curves that are 0 everywhere, and their names: they would only cover the axis.
+    pub fn without_zeros(&self) -> (Self, Vec<&str>) {
+        let is_zero = |curve: &&Curve| curve.points.iter().all(|point| point.heights() == [0.0; 2]);
+        let (zero, other): (Vec<&Curve>, Vec<&Curve>) = self.curves.iter().partition(is_zero);
+        let shown = Self { curves: other.into_iter().cloned().collect(), ..self.clone() };
+        (shown, zero.into_iter().map(|curve| &*curve.name).collect())
     }
 
     /// The numbers as CSV: a line for each point.
@@ -122,33 +139,48 @@ impl Lines {
         (all().fold(f64::INFINITY, f64::min), all().fold(f64::NEG_INFINITY, f64::max))
     }
 
-    /// The curves by number, in rows that fit the width, each with its position.
-    fn legend(&self) -> Vec<Vec<(usize, i32)>> {
-        let mut rows: Vec<Vec<(usize, i32)>> = Vec::new();
-        let mut x = WIDTH;
-        for (index, curve) in self.curves.iter().enumerate() {
-            let width = 34 + text_width(&curve.name, TEXT) + 12;
-            if x + width > WIDTH {
-                (x, _) = (8, rows.push(Vec::new()));
-            }
-            rows.last_mut().expect("a row was begun").push((index, x));
-            x += width;
+    /// The labels of the curves at their right ends, moved so that they do not overlap.
+    fn labels(&self, plot: &Plot, names: Vec<Vec<String>>) -> Vec<Label> {
+        let label = |(index, lines): (usize, Vec<String>)| {
+            let last = self.curves[index].points.last()?;
+            let end = (plot.x.place(last.x), plot.y.place(last.y));
+            Some(Label { index, lines, end, y: end.1 / FINE })
+        };
+        let mut labels: Vec<Label> = names.into_iter().enumerate().filter_map(label).collect();
+        labels.sort_by_key(|label| label.y);
+        let (bottom, top) = plot.y.ends;
+        let half = |label: &Label| label_height(&label.lines) / 2;
+        let mut free_from = top - LABEL_LINE;
+        for label in &mut labels {
+            label.y = label.y.max(free_from + half(label));
+            free_from = label.y + half(label) + LABEL_GAP;
         }
-        rows
+        // Below are the numbers of the axis.
+        let mut free_to = bottom;
+        for label in labels.iter_mut().rev() {
+            label.y = label.y.min(free_to - half(label));
+            free_to = label.y - half(label) - LABEL_GAP;
+        }
+        labels
     }
 
-    fn draw_legend(&self, canvas: &Canvas<'_>, rows: &[Vec<(usize, i32)>]) -> Result<(), DrawingError> {
-        for (row, entries) in rows.iter().enumerate() {
-            let y = LEGEND_ROW * row as i32 + LEGEND_ROW / 2 + 2;
-            for &(index, x) in entries {
-                let colour = series_colour(index);
-                canvas.draw(&line(&[(x, y), (x + 26, y)], colour, 2))?;
-                if self.curves[index].look == Look::Marked {
-                    mark(canvas, index, fine((x + 13, y)))?;
-                }
-                let style = text_style(TEXT, INK, HPos::Left, VPos::Center);
-                canvas.draw(&Text::new(self.curves[index].name.clone(), fine((x + 34, y)), style))?;
+    /// A line from the curve's end, its mark, and its name.
+    fn draw_label(&self, canvas: &Canvas<'_>, plot: &Plot, label: &Label) -> Result<(), DrawingError> {
+        let colour = series_colour(label.index);
+        let (right, y) = (plot.x.ends.1, label.y);
+        let path = vec![label.end, fine((right, label.end.1 / FINE)), fine((right + LEADER, y))];
+        canvas.draw(&PathElement::new(path, colour.mix(0.6).stroke_width(FINE as u32 / 2)))?;
+        match self.curves[label.index].look {
+            Look::Marked => mark(canvas, label.index, fine((right + LEADER + MARK / 2 - 2, y)))?,
+            Look::Band | Look::Thin => {
+                canvas.draw(&line(&[(right + LEADER, y), (right + LEADER + MARK - 6, y)], colour, 2))?;
             }
+        }
+        let first = y - label_height(&label.lines) / 2 + LABEL_LINE / 2;
+        for (row, text) in (0..).zip(&label.lines) {
+            let place = fine((right + LEADER + MARK, first + row * LABEL_LINE));
+            let style = text_style(LABEL_TEXT, INK, HPos::Left, VPos::Center);
+            canvas.draw(&Text::new(text.clone(), place, style))?;
         }
         Ok(())
     }
@@ -230,6 +262,37 @@ fn mark(canvas: &Canvas<'_>, index: usize, (x, y): (i32, i32)) -> Result<(), Dra
     }
 }
 
+/// The name of a curve beside its right end.
+#[derive(Debug)]
+struct Label {
+    /// Number of the curve.
+    index: usize,
+    lines: Vec<String>,
+    /// The curve's end, in units.
+    end: (i32, i32),
+    /// The label's middle, in pixels.
+    y: i32,
+}
+
+fn label_height(lines: &[String]) -> i32 {
+    LABEL_LINE * lines.len() as i32
+}
+
+/// A name in lines of at most [`LABEL_LETTERS`], if its words are no longer.
+fn broken(name: &str) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in name.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= LABEL_LETTERS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 /// A line through positions in pixels.
 fn line(places: &[(i32, i32)], colour: RGBColor, width: i32) -> PathElement<(i32, i32)> {
     let places: Vec<_> = places.iter().copied().map(fine).collect();
@@ -270,9 +333,55 @@ mod tests {
         let svg = chart().svg();
         assert_eq!(svg, chart().svg());
         assert!(svg.contains("one &amp; two") && svg.trim_end().ends_with("</svg>"), "{svg}");
-        for label in ["1000", "10 k", "10 M", "100 %"] {
+        for label in ["1,000", "10 k", "10 M", "100 %"] {
             assert!(svg.contains(label), "{label}: {svg}");
         }
+    }
+
+    #[test]
+    fn labels_are_beside_the_ends_of_their_curves_and_do_not_overlap() {
+        let curve = |name: &str, last: f64| Curve::new(name, [(1.0, 0.0), (2.0, last)]);
+        let ends =
+            [("low", 0.0), ("libpcap multi_pkt_handler, hash", 1.0), ("also low", 0.5), ("high", 100.0)];
+        let chart = Lines {
+            x: Axis::linear("x"),
+            y: Axis::percent("y", 100.0),
+            curves: ends.map(|(name, last)| curve(name, last)).to_vec(),
+        };
+        let plot = Plot {
+            x: Span::new(&chart.x, (1.0, 2.0), (0, 100)),
+            y: Span::new(&chart.y, (0.0, 100.0), (300, 0)),
+        };
+        let names = chart.curves.iter().map(|curve| broken(&curve.name)).collect();
+        let labels = chart.labels(&plot, names);
+        let order: Vec<usize> = labels.iter().map(|label| label.index).collect();
+        assert_eq!(order, [3, 1, 2, 0], "from the top");
+        assert_eq!(labels[1].lines, ["libpcap", "multi_pkt_handler,", "hash"]);
+        assert_eq!(labels[0].y, 0, "nothing is near it");
+        for pair in labels.windows(2) {
+            let apart = (label_height(&pair[0].lines) + label_height(&pair[1].lines)) / 2;
+            assert!(pair[1].y - pair[0].y >= apart, "{pair:?}");
+        }
+        assert!(labels[3].y + label_height(&labels[3].lines) / 2 <= 300, "{labels:?}");
+        let svg = chart.svg();
+        assert!(ends.iter().all(|(name, _)| name.split(' ').all(|word| svg.contains(word))), "{svg}");
+    }
+
+    #[test]
+    fn curves_that_are_zero_everywhere_are_named_and_not_drawn() {
+        let points = |last| [(1.0, 0.0), (2.0, last)];
+        let chart = Lines {
+            x: Axis::linear("x"),
+            y: Axis::percent("y", 100.0),
+            curves: vec![Curve::new("none", points(0.0)), Curve::new("some", points(0.1))],
+        };
+        let (shown, zero) = chart.without_zeros();
+        assert_eq!((shown.curves, zero), (vec![Curve::new("some", points(0.1))], vec!["none"]));
+        // One lossy round is enough.
+        let point = Point::of(1.0, &[0.0, 0.0, 5.0]).unwrap();
+        let rarely =
+            Lines { curves: vec![Curve { points: vec![point], ..Curve::new("rarely", []) }], ..chart };
+        assert!(rarely.without_zeros().1.is_empty());
     }
 
     #[test]

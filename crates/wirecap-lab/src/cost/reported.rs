@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::{CostError, Effort, Figures, Id, Report, measure};
-use crate::experiment::{Claim, DataFile, Experiment, Figure, Findings, Part, Run, RunError, Table, Verdict};
+use crate::experiment::{Claim, DataFile, Experiment, Figure, Findings, Part, Run, RunError, Table};
 
 /// The maximum cost of the default timestamp per packet, in nanoseconds.
 pub const BATCH_NS_MAX: f64 = 40.0;
@@ -70,14 +70,8 @@ fn findings(report: &Report) -> Findings {
 
 fn timestamp(batch: &super::Component) -> Claim {
     let holds = batch.ns.median() <= BATCH_NS_MAX;
-    Claim {
-        quantity: "the default timestamp adds to a packet".to_owned(),
-        expected: format!("at most {BATCH_NS_MAX:.0} ns"),
-        found: format!("{} ns", batch.ns),
-        points: None,
-        verdict: if holds { Verdict::Holds } else { Verdict::Differs },
-        reason: String::new(),
-    }
+    let expected = format!("at most {BATCH_NS_MAX:.0} ns");
+    Claim::holds("the default timestamp adds to a packet", expected, holds, format!("{} ns", batch.ns))
 }
 
 fn components(report: &Report) -> Table {
@@ -116,6 +110,7 @@ mod tests {
     use super::*;
     use crate::cost::component::{self, Sample, Samples};
     use crate::cost::live::Setup;
+    use crate::experiment::Verdict;
 
     #[test]
     fn a_timestamp_that_costs_too_much_differs() {

@@ -43,8 +43,21 @@ impl Bed {
     ///
     /// If the privilege is missing.
     pub fn with_queues(count: u32) -> Outcome<Self> {
+        Self::with(count, 1500)
+    }
+
+    /// A pair with one queue and this MTU.
+    ///
+    /// # Errors
+    ///
+    /// If the privilege is missing.
+    pub fn with_mtu(mtu_bytes: u32) -> Outcome<Self> {
+        Self::with(1, mtu_bytes)
+    }
+
+    fn with(queues: u32, mtu_bytes: u32) -> Outcome<Self> {
         let (sender, receiver) = (Namespace::new()?, Namespace::new()?);
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), count, 1500)?;
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues, mtu_bytes)?;
         Ok(Self { pair, sender, spawner: Spawner::in_namespace(&receiver)? })
     }
 

@@ -99,9 +99,15 @@ pub(super) fn rates(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let axis = Axis::linear("million packets/s sent");
         let chart = sweep.loss_chart(axis, |_, trial| trial.per_second() / 1e6);
         findings = findings.with_lines(name, caption, &chart);
+        findings.headline += &headline("Packets of 60 bytes", name, &sweep.own_losses("packets/s requested"));
         sweep.account(&mut findings, name, "packets/s asked for");
     }
     Ok(findings)
+}
+
+/// The losses of wirecap's commands that record or count.
+fn headline(load: &str, name: &str, losses: &str) -> String {
+    format!("{load}, {name}: {losses} ")
 }
 
 /// Loss against packet length.
@@ -129,6 +135,7 @@ pub(super) fn lengths(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let sweep = Sweep::run(run, share, &contenders, lengths, extent.rounds, trial)?;
         let chart = sweep.loss_chart(Axis::linear("bytes"), |length, _| length);
         findings = findings.with_lines(name, format!("{who}: what is lost."), &chart);
+        findings.headline += &headline("As fast as the sender can", name, &sweep.own_losses("bytes"));
         let mut chart = chart;
         chart.y = Axis::linear("million packets/s received");
         chart.curves = sweep.curves(|length, _| length, |trial| trial.delivered as f64 / trial.seconds / 1e6);

@@ -149,14 +149,24 @@ impl Receiver {
         Ok(())
     }
 
+    /// Sends the process a signal.
+    ///
+    /// # Errors
+    ///
+    /// When it is gone.
+    pub(super) fn signal(&self, signal: Signal) -> Outcome<()> {
+        let pid = Pid::from_raw(self.child.0.id() as i32).ok_or("a process has a number")?;
+        Ok(kill_process(pid, signal)?)
+    }
+
     /// Interrupts the process, like Ctrl-C, and returns its output.
     ///
     /// # Errors
     ///
     /// When it does not end, or not well.
     pub fn stop(self) -> Outcome<Finished> {
-        let pid = Pid::from_raw(self.child.0.id() as i32).ok_or("a process has a number")?;
-        let _ = kill_process(pid, Signal::INT);
+        // Fails if it has ended, which `wait` reports.
+        let _ = self.signal(Signal::INT);
         self.wait()
     }
 

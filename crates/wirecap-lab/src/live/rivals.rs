@@ -131,6 +131,24 @@ impl Field {
         ]
     }
 
+    /// Contenders that count, and can be stopped meanwhile, with cells of this size.
+    pub fn keepers(&self, cell_bytes: u32) -> Vec<Contender> {
+        let mib = self.ring_mib;
+        let count = |name: &str, engine: &str, cell_bytes: u32| {
+            let chunks = mib * 1024 * 1024 / cell_bytes / 256;
+            let arguments = format!("count --engine {engine} -i a1 -M 256 -R {chunks} --json");
+            Contender::ours(name, self.wirecap.clone().with(&arguments), Books::Ledger)
+        };
+        let cells = format!("wirecap xdp, cells of {} KiB", cell_bytes / 1024);
+        vec![
+            count(&cells, "xdp", cell_bytes),
+            // A block has the memory of M cells of 2 KiB.
+            count("wirecap packet", "packet", CELL_BYTES).passing(),
+            self.program("libpcap, TPACKET_V3", &format!("libpcap --buffer {mib}")).passing(),
+            self.program("libpcap, TPACKET_V2", &format!("libpcap --buffer {mib} --immediate")).passing(),
+        ]
+    }
+
     /// A buddy group with a worker per ring and chunks of this many packets, in advanced mode if T is given, in
     /// percent.
     pub fn group(

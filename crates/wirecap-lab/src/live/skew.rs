@@ -10,10 +10,10 @@ use super::bed::{self, Bed};
 use super::contender::Contender;
 use super::figures::Figures;
 use super::rivals::Field;
-use super::sweep::{Share, Sweep};
+use super::sweep::{self, Share, Sweep};
 use super::trial::{self, FlowSender, Trial};
 use super::{Lab, Outcome};
-use crate::chart::lines::Axis;
+use crate::chart::lines::{Axis, Lines};
 use crate::experiment::{Claim, Findings, Run, RunError, Table, percent};
 
 /// Memory of each ring, in MiB.
@@ -144,8 +144,8 @@ impl Played {
     fn tell(&self, mut findings: Findings) -> Findings {
         let (name, words) = (self.scene.name(), self.scene.words());
         let axis = Axis::percent("what the other queues get, of what a worker can process", 60.0);
-        let mut chart = self.sweep.loss_chart(axis, |buddies, _| buddies * 100.0);
-        chart.curves = self.sweep.curves(|buddies, _| buddies * 100.0, Trial::lost_behind_interface_percent);
+        let curves = self.sweep.curves(|buddies, _| buddies * 100.0, Trial::lost_behind_interface_percent);
+        let chart = sweep::loss_chart(axis, curves);
         findings = findings.with_lines(&name, format!("{words}: what is lost."), &chart);
         findings = findings.with_table(&format!("{name}-table"), self.table());
         self.sweep.account(&mut findings, &name, "share of the others");
@@ -214,7 +214,11 @@ impl Played {
         if contender.name.contains("advanced") {
             let disturbed = all.iter().filter(|trial| trial.is_disturbed()).count();
             let lost: u64 = all.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
-            let found = if lost == 0 { "nothing".to_owned() } else { format!("{lost} packets, {most:.3} %") };
+            let found = if lost == 0 {
+                "nothing".to_owned()
+            } else {
+                format!("{} packets, {most:.3} %", wirecap::grouped(lost))
+            };
             let claim =
                 Claim::holds(format!("{}: lost, {words}", contender.name), "nothing", lost == 0, found);
             return Some(claim.because(format!("{disturbed} of {} runs were disturbed", all.len())));
@@ -355,19 +359,16 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
     );
     let mut findings = Findings { what, ..Findings::default() };
     findings.settings = vec![("frames".to_owned(), frames(lab.seconds(run)))];
-    let lines = |name: &str, figure: fn(&Trial) -> f64| crate::chart::lines::Lines {
-        x: Axis::percent("T", 100.0),
-        y: Axis::percent(name, 100.0),
-        curves: sweep.curves(|threshold, _| threshold, figure),
-    };
-    let lost = lines("packets lost", Trial::lost_behind_interface_percent);
+    let curves = |figure: fn(&Trial) -> f64| sweep.curves(|threshold, _| threshold, figure);
+    let lost = sweep::loss_chart(Axis::percent("T", 100.0), curves(Trial::lost_behind_interface_percent));
     findings = findings.with_lines("threshold-lost", "What is lost, by T.", &lost);
     let order = |trial: &Trial| trial.order.map_or(0.0, |order| order.out_of_order_percent());
-    findings = findings.with_lines(
-        "threshold-order",
-        "What is out of order, by T.",
-        &lines("packets out of order", order),
-    );
+    let order = Lines {
+        x: Axis::percent("T", 100.0),
+        y: Axis::percent("packets out of order", 100.0),
+        curves: curves(order),
+    };
+    findings = findings.with_lines("threshold-order", "What is out of order, by T.", &order);
     if !lab.tiny {
         for (index, (name, _, chunk)) in GROUPS.iter().enumerate() {
             let limit = 100.0 * highest_threshold(scene, *chunk, field.cells());
@@ -376,7 +377,7 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
                 let lost: u64 = trials.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
                 let disturbed = trials.iter().filter(|trial| trial.is_disturbed()).count();
                 let quantity = format!("{name}, T = {threshold} %: lost");
-                let found = format!("{lost} packets");
+                let found = format!("{} packets", wirecap::grouped(lost));
                 let reason = format!("{disturbed} of {} runs were disturbed", trials.len());
                 findings.claims.push(Claim::holds(quantity, "nothing", lost == 0, found).because(reason));
             }

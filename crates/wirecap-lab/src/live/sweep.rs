@@ -138,7 +138,26 @@ impl Sweep {
 
     /// A chart of the losses, in percent.
     pub fn loss_chart(&self, x: Axis, along: impl Fn(f64, &Trial) -> f64) -> Lines {
-        Lines { x, y: Axis::percent("packets lost", 100.0), curves: self.curves(along, Trial::lost_percent) }
+        loss_chart(x, self.curves(along, Trial::lost_percent))
+    }
+
+    /// The median losses of wirecap's contenders at the points where there are any, in a sentence.
+    pub fn own_losses(&self, place: &str) -> String {
+        let ours = self.contenders.iter().enumerate().filter(|(_, contender)| contender.is_ours);
+        let told = ours.map(|(index, contender)| {
+            let lost = self.places().into_iter().filter_map(|x| {
+                let shares: Vec<f64> = self.at(index, x).iter().map(Trial::lost_percent).collect();
+                let point = ChartPoint::of(x, &shares)?;
+                let most = point.spread.map_or(point.y, |(_, most)| most);
+                (most > 0.0)
+                    .then(|| format!("{} (median {:.2} %, at most {most:.2} %)", grouped(x as u64), point.y))
+            });
+            match lost.collect::<Vec<_>>().join(", ") {
+                lost if lost.is_empty() => format!("{} lost nothing", contender.name),
+                lost => format!("{} lost packets at {place} = {lost}", contender.name),
+            }
+        });
+        format!("{}.", told.collect::<Vec<_>>().join("; "))
     }
 
     /// The accounts of each contender, summed over all trials; the data file `name`-runs.csv has a line per
@@ -176,7 +195,7 @@ impl Sweep {
                 sum(|trial| trial.delivered),
                 sum(|trial| trial.lost_at_interface),
                 if says { sum(|trial| trial.lost_reported.unwrap_or(0)) } else { "not told".to_owned() },
-                unexplained.to_string(),
+                signed(unexplained),
                 trials.iter().filter(|trial| trial.is_disturbed()).count().to_string(),
             ]);
         }
@@ -256,9 +275,21 @@ impl Sweep {
     }
 }
 
+/// A chart of losses, whose axis ends above the largest.
+pub fn loss_chart(x: Axis, curves: Vec<Curve>) -> Lines {
+    let all = curves.iter().flat_map(|curve| &curve.points);
+    let most = all.map(|point| point.spread.map_or(point.y, |(_, most)| most)).fold(0.0, f64::max);
+    Lines { x, y: Axis::percent_up_to("packets lost", most), curves }
+}
+
 /// The actual memory of contenders on AF_PACKET, which differs from the requested one.
 const PASSING: &str = "Contenders on AF_PACKET have an XDP program on the receiving interface that passes everything: \
                        without one a veth loses frames that are generated in the kernel, and no counter shows them.";
+
+/// A number that may be negative.
+fn signed(number: i64) -> String {
+    format!("{}{}", if number < 0 { "-" } else { "" }, grouped(number.unsigned_abs()))
+}
 
 /// Adds remarks that another sweep of the experiment does not have yet.
 fn note(said: &mut Vec<String>, text: String) {
@@ -328,6 +359,34 @@ mod tests {
         let ours = Contender { is_ours: true, ..rival("wirecap", "/bin/sh") };
         let outcome = Sweep::run(&RUN, Share::WHOLE, &[ours], &[1.0], 1, |_, _| Err("no such device".into()));
         assert_eq!(outcome.unwrap_err().to_string(), "wirecap: no such device");
+    }
+
+    #[test]
+    fn the_losses_of_wirecap_are_a_sentence_of_its_own() {
+        let contenders = vec![
+            Contender { is_ours: true, ..rival("wirecap, xdp", "") },
+            Contender { is_ours: true, ..rival("wirecap, packet", "") },
+            rival("other", ""),
+        ];
+        let point = |contender, x, delivered| Point {
+            contender,
+            x,
+            round: 0,
+            trial: Trial { sent: 1000, delivered, ..Trial::default() },
+        };
+        let points = vec![
+            point(0, 60.0, 1000),
+            point(0, 1514.0, 473),
+            point(0, 1514.0, 500),
+            point(0, 1514.0, 400),
+            point(1, 1514.0, 1000),
+            point(2, 1514.0, 5),
+        ];
+        let sweep = Sweep { contenders, points, ..Sweep::default() };
+        assert_eq!(
+            sweep.own_losses("bytes"),
+            "wirecap, xdp lost packets at bytes = 1,514 (median 52.70 %, at most 60.00 %); wirecap, packet lost nothing."
+        );
     }
 
     #[test]

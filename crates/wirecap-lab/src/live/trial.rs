@@ -4,6 +4,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::Serialize;
 use wirecap_testbed::{
     AfXdpSender, Counters, Disturbance, Generator, Load, SendError, Sizes, Snapshot, Stamp, Ticks, Traffic,
@@ -262,7 +263,27 @@ pub fn run(
     sender: &mut dyn Sender,
     look: &mut dyn FnMut(&Receiver) -> Outcome<()>,
 ) -> Outcome<Trial> {
-    between(bed, contender, sender, || (), |(), receiver| look(receiver))
+    between(bed, contender, sender, |_| Ok(()), |(), receiver| look(receiver))
+}
+
+/// The same with a contender that is stopped (SIGSTOP) while the frames are sent, and continues after `look`. So it
+/// receives what its memory can keep.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_stopped(
+    bed: &Bed,
+    contender: &Contender,
+    sender: &mut dyn Sender,
+    look: &mut dyn FnMut(&Receiver) -> Outcome<()>,
+) -> Outcome<Trial> {
+    let end = |(), receiver: &Receiver| {
+        look(receiver)?;
+        receiver.signal(Signal::CONT)?;
+        receiver.settle(Duration::ZERO, contender.calm)
+    };
+    between(bed, contender, sender, |receiver| receiver.signal(Signal::STOP), end)
 }
 
 /// The same, while measuring disturbances, which uses 1 % of the processors' time.
@@ -276,7 +297,7 @@ pub fn run_watched(bed: &Bed, contender: &Contender, sender: &mut dyn Sender) ->
         outside = Some(Outside::from(&watch.end()));
         Ok(())
     };
-    let trial = between(bed, contender, sender, Watch::begin, end)?;
+    let trial = between(bed, contender, sender, |_| Ok(Watch::begin()), end)?;
     Ok(Trial { outside, ..trial })
 }
 
@@ -285,7 +306,7 @@ fn between<T>(
     bed: &Bed,
     contender: &Contender,
     sender: &mut dyn Sender,
-    begin: impl FnOnce() -> T,
+    begin: impl FnOnce(&Receiver) -> Outcome<T>,
     end: impl FnOnce(T, &Receiver) -> Outcome<()>,
 ) -> Outcome<Trial> {
     let _alone = loss_lock()?;
@@ -297,7 +318,7 @@ fn between<T>(
     let receiver = bed.receive_with(&command, contender.ready, file.share()?)?;
     let idle = receiver.idle()?;
     let mut counters = Counters::of(&bed.pair.sender)?;
-    let begun = begin();
+    let begun = begin(&receiver)?;
     let run = watch(Some(&receiver), || sender.send(bed))?;
     if contender.spins {
         thread::sleep(contender.calm);

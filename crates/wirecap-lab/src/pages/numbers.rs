@@ -2,7 +2,8 @@
 //!
 //! A row of that file has a page, a phrase of the page, which occurs there once, and the source of the phrase's numbers. Every
 //! number outside the generated tables must be in such a phrase on the pages in [`NUMBERED`]; of other pages only the listed phrases
-//! are checked. A source is one or more of these, separated by ` & `:
+//! are checked. A ratio in words ([`ratios`]: *twice*, *three times*, *a quarter*) counts as a number that no data can have, so
+//! a measured ratio must be written in digits. A source is one or more of these, separated by ` & `:
 //!
 //! - `setting`, `example`, `paper`, `kernel`: a parameter of the measurement or of the software, a number of an example, of a
 //!   paper, of the kernel. There is nothing to compare it with.
@@ -13,7 +14,8 @@
 //! - `range`, `min`, `max`, `median`, `sum`, `count` of the same: these results are in the phrase. `over X` counts the numbers that
 //!   exceed X.
 //! - `share FILE;ROWS / ROWS;COLUMN`: the first sum in percent of the second.
-//! - `rates FILE;CONTENDER / CONTENDER`: the least and the greatest ratio of packets per second, round by round.
+//! - `rates FILE;CONTENDER / CONTENDER`: the least and the greatest ratio of packets received per second, round by round.
+//! - `sent FILE;CONTENDER,LOAD|... / CONTENDER|...`: the same of packets sent per second, under these loads.
 //! - `in FILE`: the file has these numbers, written in the same way.
 //! - `percent` before any of these: 100 times the result.
 //! - `text PHRASE`: another row of the file has this phrase, and these numbers.
@@ -76,7 +78,7 @@ impl Sources {
                 _ => wrong.push(format!("{page}: '{phrase}' occurs {} times", places.len())),
             }
         }
-        for (place, number) in numbers(&text) {
+        for (place, number) in numbers(&text).into_iter().chain(ratios(&text)) {
             let is_in = |range: &Range<usize>| range.start <= place && place + number.len() <= range.end;
             if NUMBERED.contains(&page) && !covered.iter().any(is_in) {
                 let before: String = text[..place].chars().rev().take(60).collect();
@@ -126,6 +128,32 @@ pub fn numbers(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
+/// The ratios of a text that are written in words, each with its position.
+pub fn ratios(text: &str) -> Vec<(usize, &str)> {
+    const ALONE: [&str; 16] = [
+        "half", "halves", "halved", "third", "thirds", "quarter", "quarters", "fifth", "tenth", "twice",
+        "thrice", "double", "doubled", "doubles", "triple", "tenfold",
+    ];
+    const COUNTS: [&str; 11] =
+        ["two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "twelve", "hundred"];
+    let is_letter = |c: char| c.is_alphabetic();
+    let mut words = Vec::new();
+    let mut begin = 0;
+    while let Some(start) = text[begin..].find(is_letter).map(|at| begin + at) {
+        let end = text[start..].find(|c| !is_letter(c)).map_or(text.len(), |at| start + at);
+        words.push((start, &text[start..end]));
+        begin = end;
+    }
+    let is_one_of = |word: &str, list: &[&str]| list.iter().any(|other| word.eq_ignore_ascii_case(other));
+    let is_ratio = |index: usize| {
+        let (place, word) = words[index];
+        let next = words.get(index + 1).filter(|(at, _)| text[place + word.len()..*at] == *" ");
+        is_one_of(word, &ALONE)
+            || (is_one_of(word, &COUNTS) && next.is_some_and(|(_, next)| is_one_of(next, &["times"])))
+    };
+    (0..words.len()).filter(|&index| is_ratio(index)).map(|index| words[index]).collect()
+}
+
 /// The value of a written number, and half of its last digit. None for dates, addresses and versions.
 fn value(number: &str) -> Option<(f64, f64)> {
     let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -141,7 +169,8 @@ fn values(text: &str) -> Vec<f64> {
 fn compare(phrase: &str, source: &str, sources: &Data, results: &Path) -> Result<Vec<String>, PageError> {
     let written: Vec<_> = numbers(phrase).into_iter().map(|(_, number)| number).collect();
     let mut wrong = Vec::new();
-    if written.is_empty() {
+    let in_words = ratios(phrase);
+    if written.is_empty() && in_words.is_empty() {
         wrong.push("it has no number".to_owned());
     }
     let is = |number: &str, result: f64| {
@@ -174,6 +203,9 @@ fn compare(phrase: &str, source: &str, sources: &Data, results: &Path) -> Result
         results_of_all.extend(found);
     }
     if !free {
+        wrong.extend(
+            in_words.iter().map(|(_, word)| format!("'{word}' cannot be compared: write it in digits")),
+        );
         let missing =
             written.iter().filter(|number| !results_of_all.iter().any(|result| is(number, *result)));
         wrong.extend(missing.map(|number| format!("{number} is not in '{source}'")));
@@ -228,9 +260,10 @@ fn evaluate(item: &str, sources: &Data, results: &Path) -> Result<(Vec<f64>, boo
             };
             (vec![sum(some)? / sum(all)? * 100.0], true)
         }
-        "rates" => {
+        "rates" | "sent" => {
             let [file, contenders] = *parts else { return Err(unknown()) };
-            let ratios = rates(&Data::read(&results.join(file))?, contenders).ok_or_else(unknown)?;
+            let count = if operation == "sent" { "sent" } else { "delivered" };
+            let ratios = rates(&Data::read(&results.join(file))?, contenders, count).ok_or_else(unknown)?;
             (least(&ratios).into_iter().chain(greatest(&ratios)).collect(), true)
         }
         "percent" => {
@@ -304,16 +337,23 @@ fn read(file: &str, results: &Path) -> Result<Vec<Data>, PageError> {
     files.iter().map(|file| Data::read(file)).collect()
 }
 
-/// The ratios of packets per second of two contenders under the same load in the same round.
-fn rates(data: &Data, contenders: &str) -> Option<Vec<f64>> {
+/// The ratios of packets per second, by this count, of contenders under the same load in the same round. A name on the
+/// left may be followed by one load.
+fn rates(data: &Data, contenders: &str, count: &str) -> Option<Vec<f64>> {
     let (ours, theirs) = contenders.split_once(" / ")?;
-    let rate = |row: &[String]| Some(data.number(row, "delivered").ok()? / data.number(row, "seconds").ok()?);
-    let of = |name| data.rows.iter().filter(move |row| row[0] == name);
-    let ratios = of(ours).map(|row| {
-        let same = of(theirs).find(|other| other[1] == row[1] && other[2] == row[2])?;
-        Some(rate(row)? / rate(same)?)
-    });
-    ratios.collect()
+    let rate = |row: &[String]| Some(data.number(row, count).ok()? / data.number(row, "seconds").ok()?);
+    let is_ours = |row: &Vec<String>| {
+        let with_load = format!("{},{}", row[0], row.get(1).map_or("", String::as_str));
+        ours.split('|').any(|name| row[0] == name || with_load == name)
+    };
+    let mut ratios = Vec::new();
+    for row in data.rows.iter().filter(|row| is_ours(row)) {
+        for name in theirs.split('|') {
+            let same = |other: &&Vec<String>| other[0] == name && other[1..3] == row[1..3];
+            ratios.push(rate(row)? / rate(data.rows.iter().find(same)?)?);
+        }
+    }
+    Some(ratios)
 }
 
 #[cfg(test)]
@@ -329,8 +369,8 @@ mod tests {
         fs::write(root.path().join(NUMBERED[1]), "").unwrap();
         fs::write(root.path().join("OTHER.md"), "3 of 4").unwrap();
         fs::write(results.join(SOURCES), format!("# where from\npage,phrase,source\n{sources}")).unwrap();
-        let data = "who,load,round,rate,delivered,seconds\nwe,9,1,\"5.12 (1.45, 7)\",300,1\n\
-                    we,9,2,\"4.00 (1.67, 8)\",100,1\nthey,9,1,1,150,1\nthey,9,2,2,400,2\n";
+        let data = "who,load,round,rate,delivered,seconds,sent\nwe,9,1,\"5.12 (1.45, 7)\",300,1,300\n\
+                    we,9,2,\"4.00 (1.67, 8)\",100,1,200\nthey,9,1,1,150,1,200\nthey,9,2,2,400,2,500\n";
         fs::write(results.join("a.csv"), data).unwrap();
         check(root.path()).unwrap()
     }
@@ -366,6 +406,7 @@ mod tests {
         right("2 rounds", "count a.csv;we;round");
         right("1 of them", "over 4.5 a.csv;we;rate#1");
         right("0.50 to 2.00 times", "rates a.csv;we / they");
+        right("0.80 to 1.50 times", "\"sent a.csv;we,9 / they\"");
         right("200 %", "\"share a.csv;we,9,1 / they,9,1;delivered\"");
         right("512 %", "percent max a.csv;we;rate#1");
         right("2 views", "\"cell view rows a.csv;they,9,2;rate\"");
@@ -383,6 +424,21 @@ mod tests {
         differs("5.1 million", "cell a.csv;other;rate");
         differs("1.46", "in a.csv");
         differs("10.1.2.3", "cell a.csv;we;rate");
+    }
+
+    #[test]
+    fn a_ratio_in_words_needs_a_source_and_cannot_be_a_measured_one() {
+        let words = |text| ratios(text).into_iter().map(|(_, word)| word).collect::<Vec<_>>();
+        assert_eq!(
+            words("Twice as fast, three times, two thirds, a quarter"),
+            ["Twice", "three", "thirds", "quarter"]
+        );
+        assert_eq!(words("three rounds at times, halfway, the four cells, sometimes"), Vec::<&str>::new());
+        let row = |source: &str| format!("README.md,twice as fast,{source}\n");
+        assert_eq!(wrong("it is twice as fast", "").len(), 1);
+        assert_eq!(wrong("it is twice as fast", &row("setting")), Vec::<String>::new());
+        let measured = wrong("it is twice as fast", &row("cell a.csv;we;rate"));
+        assert_eq!(measured, ["README.md: 'twice as fast': 'twice' cannot be compared: write it in digits"]);
     }
 
     #[test]

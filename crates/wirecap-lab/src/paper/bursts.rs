@@ -1,7 +1,9 @@
 //! Figures 8, 9 and 10: P packets at line rate onto one queue.
 
-use crate::chart::lines::{Axis, Curve, Lines};
-use crate::experiment::{Claim, Effort, Experiment, Findings, Part, Run, RunError, Table, percent};
+use crate::chart::lines::{Axis, Curve, Lines, Point};
+use crate::experiment::{
+    Basis, Claim, Effort, Experiment, Findings, Part, Run, RunError, Table, percent, percents,
+};
 
 use super::engines::{Drops, EngineModel};
 use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, RING, heavy_handler, parallel};
@@ -23,12 +25,16 @@ fn bursts(effort: Effort) -> &'static [u64] {
     effort.choose(&BURSTS[..11], &BURSTS)
 }
 
+/// Number of other seeds in a full run. They change the moments at which the simulated threads run.
+const OTHER_SEEDS: u64 = 2;
+
 /// The engines' losses of bursts.
 pub(super) struct Curves {
     engines: Vec<EngineModel>,
     bursts: &'static [u64],
-    /// By engine, then by burst.
-    drops: Vec<Vec<Drops>>,
+    seeds: Vec<u64>,
+    /// By engine, by burst, then by seed.
+    drops: Vec<Vec<Vec<Drops>>>,
 }
 
 impl Curves {
@@ -38,47 +44,63 @@ impl Curves {
         bursts: &'static [u64],
         handler: Handler,
     ) -> Result<Self, RunError> {
-        let jobs: Vec<_> =
-            engines.iter().flat_map(|&engine| bursts.iter().map(move |&packets| (engine, packets))).collect();
-        let name = |(engine, packets): &(EngineModel, u64)| format!("{engine}, {packets} packets");
-        let drops = parallel::map(run, &jobs, name, |&(engine, packets)| {
-            engine.receive(&[Load::Burst { packets, rate: LINE_RATE }], handler, run.seed)
+        let seeds = super::seeds(run, OTHER_SEEDS);
+        let mut jobs = Vec::new();
+        for &engine in engines {
+            jobs.extend(
+                bursts.iter().flat_map(|&packets| seeds.iter().map(move |&seed| (engine, packets, seed))),
+            );
+        }
+        let name = |(engine, packets, _): &(EngineModel, u64, u64)| {
+            format!("{engine}, {} packets", wirecap::grouped(*packets))
+        };
+        let drops = parallel::map(run, &jobs, name, |&(engine, packets, seed)| {
+            engine.receive(&[Load::Burst { packets, rate: LINE_RATE }], handler, seed)
         })?;
-        let drops = drops.chunks(bursts.len()).map(<[Drops]>::to_vec).collect();
-        Ok(Self { engines: engines.to_vec(), bursts, drops })
+        let of_engine = |drops: &[Drops]| drops.chunks(seeds.len()).map(<[Drops]>::to_vec).collect();
+        let drops = drops.chunks(bursts.len() * seeds.len()).map(of_engine).collect();
+        Ok(Self { engines: engines.to_vec(), bursts, seeds, drops })
     }
 
-    /// The losses of `engine` of a burst of `packets`.
-    pub(super) fn of(&self, engine: EngineModel, packets: u64) -> Drops {
+    /// The losses of `engine` of a burst of `packets`, by seed.
+    pub(super) fn of(&self, engine: EngineModel, packets: u64) -> &[Drops] {
         let curve = self.engines.iter().position(|other| *other == engine).expect("an engine of this figure");
         let point = self.bursts.iter().position(|other| *other == packets).expect("a burst of this figure");
-        self.drops[curve][point]
+        &self.drops[curve][point]
     }
 
-    fn curve(&self, engine: EngineModel) -> impl Iterator<Item = f64> {
-        self.bursts.iter().map(move |&packets| self.of(engine, packets).rate())
+    fn rates(&self, engine: EngineModel, packets: u64) -> Vec<f64> {
+        self.of(engine, packets).iter().map(Drops::rate).collect()
     }
 
     fn highest(&self, engine: EngineModel) -> f64 {
-        self.curve(engine).fold(0.0, f64::max)
+        let rates = self.bursts.iter().flat_map(|&packets| self.rates(engine, packets));
+        rates.fold(0.0, f64::max)
     }
 
-    /// The largest difference between engines at the same burst.
+    /// The largest difference between engines, or seeds, at the same burst.
     pub(super) fn widest(&self) -> f64 {
         let width = |point: usize| {
-            let rates = || self.drops.iter().map(|curve| curve[point].rate());
+            let rates = || self.drops.iter().flat_map(move |curve| curve[point].iter().map(Drops::rate));
             rates().fold(0.0, f64::max) - rates().fold(100.0, f64::min)
         };
         (0..self.bursts.len()).map(width).fold(0.0, f64::max)
     }
 
     fn lines(&self) -> Lines {
-        let points = |engine| self.bursts.iter().map(|&packets| packets as f64).zip(self.curve(engine));
-        let curves = self.engines.iter().map(|&engine| Curve::new(engine.to_string(), points(engine)));
+        let points = |engine| {
+            self.bursts
+                .iter()
+                .filter_map(move |&packets| Point::of(packets as f64, &self.rates(engine, packets)))
+        };
+        let curve = |&engine: &EngineModel| Curve {
+            points: points(engine).collect(),
+            ..Curve::new(engine.to_string(), [])
+        };
         Lines {
             x: Axis::log("number of packets P"),
             y: Axis::percent("packet drop rate", 100.0),
-            curves: curves.collect(),
+            curves: self.engines.iter().map(curve).collect(),
         }
     }
 
@@ -87,10 +109,16 @@ impl Curves {
         let columns: Vec<&str> = std::iter::once("P").chain(names.iter().map(String::as_str)).collect();
         let mut table = Table::new("Packet drop rate by number of packets.", &columns);
         for &packets in self.bursts {
-            let rates = self.engines.iter().map(|&engine| percent(self.of(engine, packets).rate()));
+            let rates = self.engines.iter().map(|&engine| percents(&self.rates(engine, packets)));
             table.row(std::iter::once(wirecap::grouped(packets)).chain(rates));
         }
         table
+    }
+
+    fn settings(&self, handler: Handler) -> Vec<(String, String)> {
+        let mut settings = settings(handler);
+        settings.push(super::seeds_setting(&self.seeds));
+        settings
     }
 }
 
@@ -129,12 +157,17 @@ impl Experiment for FigureEight {
         let rivals = [EngineModel::Dna, EngineModel::PF_RING, EngineModel::NETMAP];
         let engines: Vec<EngineModel> = rivals.into_iter().chain(WIRECAP_IDLE).collect();
         let curves = Curves::simulate(run, &engines, bursts(run.effort), Handler::IDLE)?;
-        let others = engines.iter().filter(|engine| **engine != EngineModel::PF_RING);
-        let lost = others.map(|&engine| curves.highest(engine)).fold(0.0, f64::max);
-        let others =
-            Claim::holds("DNA, NETMAP, WireCAP, x = 0", "no drops at any P", lost == 0.0, percent(lost));
+        let lost_nothing = |who: &str, engines: &[EngineModel]| {
+            let lost = engines.iter().map(|&engine| curves.highest(engine)).fold(0.0, f64::max);
+            Claim::holds(format!("{who}, x = 0"), "no drops at any P", lost == 0.0, percent(lost))
+        };
+        let wirecap = lost_nothing("WireCAP", &WIRECAP_IDLE);
+        let mapped = lost_nothing("DNA, NETMAP", &[EngineModel::Dna, EngineModel::NETMAP])
+            .only_shown(Basis::Bound)
+            .because(super::UNABLE_TO_LOSE);
         let last = *curves.bursts.last().expect("there are bursts");
-        let copied = curves.of(EngineModel::PF_RING, last);
+        // The model of PF_RING has no randomness.
+        let copied = curves.of(EngineModel::PF_RING, last)[0];
         let found = format!("{} and {}", percent(copied.capture_rate()), percent(copied.delivery_rate()));
         let both = copied.rate() > 5.0 && copied.fate.capture_drops > 0 && copied.fate.delivery_drops > 0;
         let copied = Claim::holds("PF_RING, x = 0", "significant capture and delivery drops", both, found)
@@ -142,8 +175,8 @@ impl Experiment for FigureEight {
         Ok(Findings {
             what: "P packets at line rate, and a handler without work: can an engine capture at line rate?"
                 .to_owned(),
-            claims: vec![others, copied],
-            settings: settings(Handler::IDLE),
+            claims: vec![wirecap, mapped, copied],
+            settings: curves.settings(Handler::IDLE),
             ..Findings::default()
         }
         .with_lines("figure-8", "Drop rate by burst, x = 0.", &curves.lines()))
@@ -158,15 +191,17 @@ pub(super) const FIGURE_NINE: [EngineModel; 5] = [
     EngineModel::basic(256, 500),
 ];
 
-/// The claims of the text about Figure 9.
-pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<Claim> {
+/// The claims of the text about Figure 9; `largest_lossless` are the longest bursts without loss, by seed.
+pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: &[u64]) -> Vec<Claim> {
     let of = |engine, packets: u64, printed| {
         let quantity = format!("{engine}, P = {}", wirecap::grouped(packets));
-        Claim::points(quantity, printed, curves.of(engine, packets).rate())
+        Claim::points(quantity, printed, &curves.rates(engine, packets))
     };
     let capacity = burst_capacity();
-    let share = largest_lossless as f64 / capacity;
-    let found = format!("{} packets", wirecap::grouped(largest_lossless));
+    let (least, most) = (largest_lossless.iter().min(), largest_lossless.iter().max());
+    let [least, most] = [least, most].map(|packets| packets.copied().unwrap_or_default());
+    let is_near = |packets: u64| (0.98..=1.02).contains(&(packets as f64 / capacity));
+    let found = format!("{} packets", super::range(largest_lossless.iter().copied()));
     vec![
         of(EngineModel::basic(256, 500), 100_000, 0.0),
         of(EngineModel::basic(256, 100), 100_000, 71.0)
@@ -187,7 +222,7 @@ pub(super) fn figure_nine_claims(curves: &Curves, largest_lossless: u64) -> Vec<
         Claim::holds(
             "largest burst without loss, B-(256,100)",
             format!("R M Pin / (Pin - Pp) = {} packets", wirecap::grouped(capacity as u64)),
-            (0.98..=1.02).contains(&share),
+            is_near(least) && is_near(most),
             found,
         ),
     ]
@@ -235,13 +270,15 @@ impl Experiment for FigureNine {
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let curves = Curves::simulate(run, &FIGURE_NINE, bursts(run.effort), Handler::HEAVY)?;
+        let largest_lossless: Vec<u64> =
+            curves.seeds.iter().map(|&seed| largest_lossless_burst(seed)).collect();
         Ok(Findings {
             what: format!(
                 "P packets at line rate, and a handler of {}: how large a burst can an engine keep?",
                 heavy_handler()
             ),
-            claims: figure_nine_claims(&curves, largest_lossless_burst(run.seed)),
-            settings: settings(Handler::HEAVY),
+            claims: figure_nine_claims(&curves, &largest_lossless),
+            settings: curves.settings(Handler::HEAVY),
             ..Findings::default()
         }
         .with_lines("figure-9", "Drop rate by burst, x = 300.", &curves.lines())
@@ -282,7 +319,7 @@ impl Experiment for FigureTen {
         Ok(Findings {
             what: "The same bursts, and the same pool of 25,600 cells in chunks of three sizes.".to_owned(),
             claims: vec![figure_ten_claim(&curves)],
-            settings: settings(Handler::HEAVY),
+            settings: curves.settings(Handler::HEAVY),
             ..Findings::default()
         }
         .with_lines("figure-10", "Drop rate by burst; R x M is the same in all curves.", &curves.lines())

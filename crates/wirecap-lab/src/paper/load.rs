@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wirecap::sim::Arrivals;
 
-use crate::traffic::{HashKey, Model, Rss};
+use crate::traffic::{BurstMix, HashKey, Model, Rss, STANDARD_QUEUES, Stream};
 
 /// The packets that arrive at one queue.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,8 +81,16 @@ impl Trace {
 
     /// Its packets in this period, with times relative to its start.
     pub fn standard_part(seed: u64, queues: u32, part: Range<Duration>) -> Self {
+        Self::distributed(Model::standard(seed).stream(), queues, part)
+    }
+
+    /// The trace of `seed` with other bursts, on its own number of queues.
+    pub fn with_bursts(seed: u64, mix: BurstMix) -> Self {
+        Self::distributed(Model::standard_stream(seed, mix), STANDARD_QUEUES, Duration::ZERO..Duration::MAX)
+    }
+
+    fn distributed(stream: Stream, queues: u32, part: Range<Duration>) -> Self {
         let (start, end) = (part.start.as_nanos() as u64, part.end.as_nanos());
-        let stream = Model::standard(seed).stream();
         let rss = Rss::new(HashKey::Standard, queues);
         let mut flow_queues = stream.flows().queues(&rss);
         let mut times = vec![Vec::new(); queues as usize];

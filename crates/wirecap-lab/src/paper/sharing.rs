@@ -5,7 +5,7 @@ use std::time::Duration;
 use wirecap::Mode;
 use wirecap::sim::{Mishap, Sharing};
 
-use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
+use crate::experiment::{Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, percents};
 
 use super::engines::{Drops, WireCap};
 use super::{HEAVY_HANDLER, Handler, LINE_RATE, Load, heavy_handler, parallel};
@@ -62,35 +62,55 @@ const OVERLOADED: &str = "all together overloaded: one at 200 %, three at 80 %";
 
 pub(super) const WAYS: [Sharing; 2] = [Sharing::Push, Sharing::Pull];
 
-/// The results of each scene, pushed and pulled.
-pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Vec<[Drops; 2]>, RunError> {
-    let jobs: Vec<_> = scenes.iter().flat_map(|scene| WAYS.map(|sharing| (scene, sharing))).collect();
-    let receive = |(scene, sharing): &(&Scene, Sharing)| {
-        let wirecap =
-            WireCap { chunk_cells: CHUNK_CELLS, chunks: 100, mode: Mode::Advanced(0.6), sharing: *sharing };
-        wirecap.receive(&scene.loads, Handler::HEAVY, run.seed, scene.mishaps.clone())
-    };
-    let drops = parallel::map(run, &jobs, |(scene, _)| scene.name.to_owned(), receive)?;
-    Ok(drops.chunks(2).map(|pair| [pair[0], pair[1]]).collect())
+/// Number of other seeds in a full run. They change the moments at which the simulated threads run.
+const OTHER_SEEDS: u64 = 2;
+
+/// The results of each scene, pushed and pulled: by scene, then by seed.
+pub(super) struct Played {
+    seeds: Vec<u64>,
+    drops: Vec<Vec<[Drops; 2]>>,
 }
 
-/// The group's guarantees, for both ways of sharing load.
-pub(super) fn claims(scenes: &[Scene], drops: &[[Drops; 2]]) -> Vec<Claim> {
+pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Played, RunError> {
+    let seeds = super::seeds(run, OTHER_SEEDS);
+    let mut jobs = Vec::new();
+    for scene in scenes {
+        jobs.extend(seeds.iter().flat_map(|&seed| WAYS.map(|sharing| (scene, sharing, seed))));
+    }
+    let receive = |(scene, sharing, seed): &(&Scene, Sharing, u64)| {
+        let wirecap =
+            WireCap { chunk_cells: CHUNK_CELLS, chunks: 100, mode: Mode::Advanced(0.6), sharing: *sharing };
+        wirecap.receive(&scene.loads, Handler::HEAVY, *seed, scene.mishaps.clone())
+    };
+    let drops = parallel::map(run, &jobs, |(scene, ..)| scene.name.to_owned(), receive)?;
+    let pairs: Vec<[Drops; 2]> = drops.chunks(2).map(|pair| [pair[0], pair[1]]).collect();
+    Ok(Played { drops: pairs.chunks(seeds.len()).map(<[_]>::to_vec).collect(), seeds })
+}
+
+/// The group's guarantees, for both ways of sharing load. They are our expectations; the paper states none.
+pub(super) fn claims(scenes: &[Scene], played: &Played) -> Vec<Claim> {
     let mut claims = Vec::new();
-    for (scene, [push, pull]) in scenes.iter().zip(drops) {
-        let lost = format!("{} packets pulled, {} pushed", lost(pull), lost(push));
+    for (scene, pairs) in scenes.iter().zip(&played.drops) {
+        let always = |holds: fn(&Drops, &Drops) -> bool| pairs.iter().all(|[push, pull]| holds(push, pull));
+        let numbers = |count: fn(&Drops) -> u64| {
+            let [push, pull] = [0, 1].map(|way| super::range(pairs.iter().map(|pair| count(&pair[way]))));
+            format!("{pull} packets pulled, {push} pushed")
+        };
+        let lost = || numbers(drops_of);
         claims.push(match scene.name {
             BALANCED => Claim::holds(
                 scene.name,
                 "neither offloads",
-                pull.offloaded == 0 && push.offloaded == 0,
-                format!("{} packets pulled, {} pushed", pull.offloaded, push.offloaded),
+                always(|push, pull| pull.offloaded == 0 && push.offloaded == 0),
+                numbers(|drops| drops.offloaded),
             ),
             OVERLOADED => Claim::holds(
                 scene.name,
                 "both lose, pulling at most 1.1 times what pushing loses",
-                push.rate() > 0.0 && pull.rate() > 0.0 && pull.rate() <= 1.1 * push.rate(),
-                lost,
+                always(|push, pull| {
+                    push.rate() > 0.0 && pull.rate() > 0.0 && pull.rate() <= 1.1 * push.rate()
+                }),
+                lost(),
             )
             .because(
                 "Pushed chunks wait in the queues of all workers, so that all pools fill. A worker that pulls from a \
@@ -99,22 +119,23 @@ pub(super) fn claims(scenes: &[Scene], drops: &[[Drops; 2]]) -> Vec<Claim> {
             ENDING => Claim::holds(
                 scene.name,
                 "pulling loses no more than the chunk in hand",
-                drops_of(pull) <= CHUNK_CELLS.into(),
-                lost,
+                always(|_, pull| drops_of(pull) <= CHUNK_CELLS.into()),
+                lost(),
             )
             .because("Chunks pushed into the queue of a worker that ends stay there."),
-            _ => Claim::holds(scene.name, "pulling loses nothing", pull.rate() == 0.0, lost),
+            _ => Claim::holds(
+                scene.name,
+                "pulling loses nothing",
+                always(|_, pull| drops_of(pull) == 0),
+                lost(),
+            ),
         });
     }
-    claims
+    claims.into_iter().map(|claim| claim.only_shown(Basis::Ours)).collect()
 }
 
 fn drops_of(drops: &Drops) -> u64 {
     drops.fate.capture_drops + drops.fate.delivery_drops
-}
-
-fn lost(drops: &Drops) -> String {
-    wirecap::grouped(drops_of(drops))
 }
 
 impl Experiment for PushAndPull {
@@ -132,23 +153,28 @@ impl Experiment for PushAndPull {
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let scenes = scenes();
-        let drops = simulate(run, &scenes)?;
+        let played = simulate(run, &scenes)?;
         let columns =
             ["scene", "way", "lost", "packets lost", "offloaded", "longest delay", "largest backlog"];
         let mut table = Table::new(
             "A-(256,100,60%), 20 s; loads as shares of a handler's capacity; offloaded: share of packets that another worker processed.",
             &columns,
         );
-        for (scene, pair) in scenes.iter().zip(&drops) {
-            for (way, drops) in ["push", "pull"].into_iter().zip(pair) {
+        for (scene, pairs) in scenes.iter().zip(&played.drops) {
+            for (place, way) in ["push", "pull"].into_iter().enumerate() {
+                let drops = || pairs.iter().map(|pair| pair[place]);
+                let rates = |rate: fn(&Drops) -> f64| {
+                    percents(&drops().map(|drops| rate(&drops)).collect::<Vec<_>>())
+                };
+                let longest = drops().map(|drops| drops.longest_delay).max().unwrap_or_default();
                 table.row([
                     scene.name.to_owned(),
                     way.to_owned(),
-                    percent(drops.rate()),
-                    lost(drops),
-                    percent(drops.offloaded_rate()),
-                    format!("{:.3} s", drops.longest_delay.as_secs_f64()),
-                    wirecap::grouped(drops.max_backlog.into()),
+                    rates(Drops::rate),
+                    super::range(drops().map(|drops| drops_of(&drops))),
+                    rates(Drops::offloaded_rate),
+                    format!("{:.3} s", longest.as_secs_f64()),
+                    super::range(drops().map(|drops| drops.max_backlog.into())),
                 ]);
             }
         }
@@ -157,7 +183,7 @@ impl Experiment for PushAndPull {
                    T; wirecap's workers pull chunks from the fullest ring above T, between rounds of their home rings. The paper leaves open \
                    which is better (section 6)."
                 .to_owned(),
-            claims: claims(&scenes, &drops),
+            claims: claims(&scenes, &played),
             notes: vec![
                 "Lost also counts what will never be processed: chunks that were pushed into the queue of a worker \
                  that then ended. The capture threads themselves cost nothing here, which is in favour of \
@@ -166,6 +192,7 @@ impl Experiment for PushAndPull {
             ],
             settings: vec![
                 ("handler".to_owned(), heavy_handler()),
+                super::seeds_setting(&played.seeds),
                 ("stuck after".to_owned(), "1 s".to_owned()),
             ],
             ..Findings::default()

@@ -1,6 +1,8 @@
 //! Table 1: the losses of existing engines on the trace.
 
-use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, percent};
+use crate::experiment::{
+    Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, Verdict, percent, percents,
+};
 use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
@@ -20,54 +22,80 @@ pub(super) const PRINTED: [(EngineModel, u32, f64, f64); 6] = [
 ];
 
 /// The default ring size of ixgbe.
-const DRIVERS_OWN_RING: usize = 512;
+pub(super) const DRIVERS_OWN_RING: usize = 512;
 
-/// The results compared with [`PRINTED`], and the basis of the reasons for differences.
-pub(super) struct Found {
-    pub(super) printed: Vec<Drops>,
-    idle: Vec<Drops>,
+/// The results with one seed.
+#[derive(Debug, Clone)]
+struct OfSeed {
+    /// In the order of [`PRINTED`].
+    printed: [Drops; PRINTED.len()],
+    /// The same with x = 0.
+    idle: [Drops; PRINTED.len()],
+    /// NETMAP on queue 3 with [`DRIVERS_OWN_RING`].
     small_netmap: Drops,
+    /// PF_RING on queue 0 with [`COPYING_STAGE_NANOS`].
     quick_pf_ring: Drops,
 }
 
+impl OfSeed {
+    fn simulate(seed: u64) -> Self {
+        let trace = Trace::standard(seed, STANDARD_QUEUES);
+        let receive = |engine: EngineModel, queue: u32, handler| {
+            engine.receive(&trace.queues[queue as usize..=queue as usize], handler, seed)
+        };
+        let small_netmap = EngineModel::Netmap(DRIVERS_OWN_RING);
+        let quick_pf_ring = EngineModel::PfRing(COPYING_STAGE_NANOS);
+        Self {
+            printed: PRINTED.map(|(engine, queue, ..)| receive(engine, queue, Handler::HEAVY)),
+            idle: PRINTED.map(|(engine, queue, ..)| receive(engine, queue, Handler::IDLE)),
+            small_netmap: receive(small_netmap, TOLD_BURSTY_QUEUE, Handler::HEAVY),
+            quick_pf_ring: receive(quick_pf_ring, TOLD_HOT_QUEUE, Handler::HEAVY),
+        }
+    }
+}
+
+/// The results with several seeds of the trace, of which the first is the run's own.
+pub(super) struct Found {
+    seeds: Vec<u64>,
+    of_seeds: Vec<OfSeed>,
+}
+
+/// Number of other seeds in a full run.
+const OTHER_SEEDS: u64 = 5;
+
 pub(super) fn simulate(run: &Run<'_>) -> Result<Found, RunError> {
-    run.step(0.0, "the trace")?;
-    let trace = Trace::standard(run.seed, STANDARD_QUEUES);
-    let printed = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::HEAVY));
-    let idle = PRINTED.map(|(engine, queue, ..)| (engine, queue, Handler::IDLE));
-    let why = [
-        (EngineModel::Netmap(DRIVERS_OWN_RING), TOLD_BURSTY_QUEUE, Handler::HEAVY),
-        (EngineModel::PfRing(COPYING_STAGE_NANOS), TOLD_HOT_QUEUE, Handler::HEAVY),
-    ];
-    let jobs: Vec<_> = printed.into_iter().chain(idle).chain(why).collect();
-    let receive = |&(engine, queue, handler): &(EngineModel, u32, Handler)| {
-        let loads = &trace.queues[queue as usize..=queue as usize];
-        engine.receive(loads, handler, run.seed)
-    };
-    let mut found = parallel::map(run, &jobs, |(engine, ..)| engine.to_string(), receive)?;
-    let why = found.split_off(2 * PRINTED.len());
-    let idle = found.split_off(PRINTED.len());
-    Ok(Found { printed: found, idle, small_netmap: why[0], quick_pf_ring: why[1] })
+    let seeds = super::seeds(run, OTHER_SEEDS);
+    let of_seeds = parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| OfSeed::simulate(seed))?;
+    Ok(Found { seeds, of_seeds })
+}
+
+impl Found {
+    /// A rate, by seed.
+    fn rates(&self, rate: impl Fn(&OfSeed) -> f64) -> Vec<f64> {
+        self.of_seeds.iter().map(rate).collect()
+    }
 }
 
 pub(super) fn claims(found: &Found) -> Vec<Claim> {
-    let small = percent(found.small_netmap.rate());
-    let quick = percent(found.quick_pf_ring.rate());
+    let small = percents(&found.rates(|found| found.small_netmap.rate()));
+    let quick = percents(&found.rates(|found| found.quick_pf_ring.rate()));
     let mut claims = Vec::new();
-    let mut rest = 0.0_f64;
-    for ((engine, queue, capture, delivery), drops) in PRINTED.into_iter().zip(&found.printed) {
-        let (kind, printed, rate, other) = if capture > 0.0 {
-            ("capture", capture, drops.capture_rate(), drops.delivery_rate())
+    let mut rest = vec![0.0_f64; found.seeds.len()];
+    for (row, (engine, queue, capture, delivery)) in PRINTED.into_iter().enumerate() {
+        type Rate = fn(&Drops) -> f64;
+        let rates = |rate: Rate| found.rates(|found| rate(&found.printed[row]));
+        let [of_capture, of_delivery] = [Drops::capture_rate as Rate, Drops::delivery_rate].map(rates);
+        let (kind, printed, rates, others) = if capture > 0.0 {
+            ("capture", capture, of_capture, of_delivery)
         } else {
-            ("delivery", delivery, drops.delivery_rate(), drops.capture_rate())
+            ("delivery", delivery, of_delivery, of_capture)
         };
-        rest = rest.max(other);
-        let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, rate);
+        rest.iter_mut().zip(others).for_each(|(rest, other)| *rest = rest.max(other));
+        let claim = Claim::points(format!("{engine}, queue {queue}: {kind} drops"), printed, &rates);
         claims.push(match (engine, queue) {
-            (EngineModel::Netmap(_), TOLD_BURSTY_QUEUE) => claim.not_derivable(format!(
-                "With the same ring of 1,024 the paper's DNA loses 9.3 % here. Descriptors that return only \
-                 at a sync explain a part. With ixgbe's default of 512 descriptors the model loses {small}, so \
-                 netmap's ring may not have had 1,024."
+            (EngineModel::Netmap(_), TOLD_BURSTY_QUEUE) => claim.because(format!(
+                "Depends on the lengths of the bursts, which are ours: the paper gives one. With ixgbe's default of 512 \
+                 descriptors the model loses {small}. The next experiment shows how much depends on both."
             )),
             (EngineModel::Netmap(_), _) => claim.because(format!(
                 "From 10 s on 80,000 p/s arrive, and the handler processes {}.",
@@ -83,37 +111,46 @@ pub(super) fn claims(found: &Found) -> Vec<Claim> {
                  stages, {quick}.",
                 wirecap::grouped(COPYING_CYCLES as u64)
             )),
-            _ => claim.because("In the model nothing keeps the kernel from its ring for long enough."),
+            // Within five points, but only because the published loss is small.
+            _ if claim.verdict == Verdict::Holds => {
+                let reason = "In the model nothing keeps the kernel from its ring for long enough.";
+                Claim { found: claim.found, ..Claim::not_modelled(claim.quantity, claim.expected, reason) }
+            }
+            _ => claim,
         });
     }
-    claims.push(Claim::points("all other drops of the table", 0.0, rest));
-    let [netmap, dna, pf_ring] = [0, 1, 2].map(|row| found.printed[row].rate());
-    let shown = [pf_ring, dna, netmap].map(percent).join(", ");
-    claims.push(Claim::holds(
+    claims.push(Claim::points("all other drops of the table", 0.0, &rest));
+    let all = |row: usize, found: &OfSeed| found.printed[row].rate();
+    let order = |found: &OfSeed| vec![all(2, found), all(1, found).max(all(0, found))];
+    let lists: Vec<Vec<f64>> = found.of_seeds.iter().map(order).collect();
+    let shown = [2, 1, 0].map(|row| percents(&found.rates(|found| all(row, found)))).join(", ");
+    claims.push(Claim::descending(
         "PF_RING, DNA, NETMAP, queue 0: all drops",
         "PF_RING loses most",
-        pf_ring > dna.max(netmap),
+        &lists,
         shown,
     ));
-    claims.extend(idle_claims(&found.idle));
+    claims.extend(idle_claims(&found.of_seeds));
     claims
 }
 
 /// The claims of the text about x = 0.
-fn idle_claims(idle: &[Drops]) -> Vec<Claim> {
-    let lost = |wanted: fn(&EngineModel) -> bool| {
-        let drops = PRINTED.iter().zip(idle).filter(|((engine, ..), _)| wanted(engine));
-        drops.map(|(_, drops)| drops.rate()).fold(0.0, f64::max)
-    };
-    let mapped = lost(|engine| matches!(engine, EngineModel::Dna | EngineModel::Netmap(_)));
-    let copied = lost(|engine| matches!(engine, EngineModel::PfRing(_)));
+fn idle_claims(of_seeds: &[OfSeed]) -> Vec<Claim> {
+    let is_mapped = |row: &usize| matches!(PRINTED[*row].0, EngineModel::Dna | EngineModel::Netmap(_));
+    let rates = of_seeds
+        .iter()
+        .flat_map(|found| (0..PRINTED.len()).filter(is_mapped).map(|row| found.idle[row].rate()));
+    let lost = rates.fold(0.0, f64::max);
     vec![
-        Claim::holds("DNA and NETMAP, x = 0", "no drops", mapped == 0.0, percent(mapped)),
-        Claim::holds("PF_RING, x = 0, queue 3", "small capture drops", copied > 0.0, percent(copied))
-            .not_derivable(
-                "The paper's burst has 272,400 p/s, and the model's copy keeps up with it. The paper does not say \
-                 what else kept the kernel from its ring.",
-            ),
+        Claim::holds("DNA and NETMAP, x = 0", "no drops", lost == 0.0, percent(lost))
+            .only_shown(Basis::Bound)
+            .because(super::UNABLE_TO_LOSE),
+        Claim::not_modelled(
+            "PF_RING, x = 0, queue 3",
+            "small capture drops",
+            "The paper's burst has 272,400 p/s, and the model's copy keeps up with it. The paper does not say \
+             what else kept the kernel from its ring.",
+        ),
     ]
 }
 
@@ -132,19 +169,23 @@ impl Experiment for TableOne {
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
         let found = simulate(run)?;
-        let spread = Spread::simulate(run, run.effort.choose(1, OTHER_SEEDS))?;
         let columns = ["queue", "engine", "kind", "drops", "other seeds", "paper"];
         let mut table = Table::new("Packet drop rates, x = 300; in the last column as printed.", &columns);
-        for (row, ((engine, queue, capture, delivery), drops)) in
-            PRINTED.into_iter().zip(&found.printed).enumerate()
-        {
-            for (kind, found, printed, [low, high]) in [
-                ("capture", drops.capture_rate(), capture, spread.of(row, Drops::capture_rate)),
-                ("delivery", drops.delivery_rate(), delivery, spread.of(row, Drops::delivery_rate)),
+        for (row, (engine, queue, capture, delivery)) in PRINTED.into_iter().enumerate() {
+            type Rate = fn(&Drops) -> f64;
+            for (kind, rate, printed) in [
+                ("capture", Drops::capture_rate as Rate, capture),
+                ("delivery", Drops::delivery_rate, delivery),
             ] {
-                let others = format!("{low:.1} to {high:.1} %");
-                let start = [queue.to_string(), engine.to_string(), kind.to_owned(), percent(found)];
-                table.row(start.into_iter().chain([others, percent(printed)]));
+                let rates = found.rates(|found| rate(&found.printed[row]));
+                table.row([
+                    queue.to_string(),
+                    engine.to_string(),
+                    kind.to_owned(),
+                    percent(rates[0]),
+                    percents(&rates[1..]),
+                    percent(printed),
+                ]);
             }
         }
         Ok(Findings {
@@ -153,40 +194,9 @@ impl Experiment for TableOne {
                    (x = 300: 38,844 p/s): queue 0 is overloaded for long, queue 3 by bursts."
                     .to_owned(),
             claims: claims(&found),
-            settings: super::imbalance::trace_settings(run.seed),
+            settings: super::imbalance::trace_settings(&found.seeds),
             ..Findings::default()
         }
         .with_table("table-1", table))
-    }
-}
-
-/// Number of other seeds, to determine the effect of randomness.
-const OTHER_SEEDS: u64 = 5;
-
-/// The results with other seeds: by seed, then by row of [`PRINTED`].
-struct Spread(Vec<Vec<Drops>>);
-
-impl Spread {
-    fn simulate(run: &Run<'_>, seeds: u64) -> Result<Self, RunError> {
-        let seeds: Vec<u64> = (1..=seeds).map(|step| run.seed.wrapping_add(step)).collect();
-        let drops = parallel::map(
-            run,
-            &seeds,
-            |seed| format!("seed {seed}"),
-            |&seed| {
-                let trace = Trace::standard(seed, STANDARD_QUEUES);
-                let receive = |(engine, queue, ..): (EngineModel, u32, f64, f64)| {
-                    engine.receive(&trace.queues[queue as usize..=queue as usize], Handler::HEAVY, seed)
-                };
-                PRINTED.map(receive).to_vec()
-            },
-        )?;
-        Ok(Self(drops))
-    }
-
-    /// The lowest and the highest rate of a row.
-    fn of(&self, row: usize, rate: impl Fn(&Drops) -> f64) -> [f64; 2] {
-        let rates = || self.0.iter().map(|rows| rate(&rows[row]));
-        [rates().fold(100.0, f64::min), rates().fold(0.0, f64::max)]
     }
 }

@@ -53,9 +53,26 @@ const BURSTY_RATE: u64 = 20_000;
 const PUBLISHED_NS: (u64, u64) = (3_860_000_000, 3_970_000_000);
 const PUBLISHED_BURST_NS: u64 = 10_000_000;
 
-/// One packet in this many is outside of bursts.
-const ALONE_ONE_IN: u64 = 10;
-const BURST_PACKETS: BoundedPareto = BoundedPareto::new(256, PUBLISHED_BURST_PACKETS, 1.2);
+/// Exponent of the lengths of bursts.
+const BURST_EXPONENT: f64 = 1.2;
+
+/// The parameters of bursts that the paper does not give.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BurstMix {
+    /// Packets of the shortest burst; at least 1 and less than [`PUBLISHED_BURST_PACKETS`], the longest.
+    pub shortest: u32,
+    /// The share of the packets in bursts, in percent.
+    pub share_percent: u64,
+}
+
+impl BurstMix {
+    /// The parameters of the standard trace.
+    pub const STANDARD: Self = Self { shortest: 256, share_percent: 90 };
+
+    fn packets(self) -> BoundedPareto {
+        BoundedPareto::new(self.shortest, PUBLISHED_BURST_PACKETS, BURST_EXPONENT)
+    }
+}
 /// One packet in this many of the queue does not belong to the hottest flow.
 const HOT_REST_ONE_IN: u64 = 4;
 /// Flows of each kind on a queue. Flow n is on queue n modulo the number of queues.
@@ -84,8 +101,8 @@ pub(super) struct Trace {
 }
 
 impl Trace {
-    pub(super) fn new(model: &Model) -> Self {
-        let mut composer = Composer { random: Random::new(model.seed), parts: Vec::new() };
+    pub(super) fn new(model: &Model, mix: BurstMix) -> Self {
+        let mut composer = Composer { random: Random::new(model.seed), parts: Vec::new(), mix };
         composer.compose();
         let mut parts = composer.parts;
         let first = |(index, part): (usize, &mut Part)| Some(Reverse((part.peek()?.0, index)));
@@ -113,6 +130,7 @@ impl Iterator for Trace {
 struct Composer {
     random: Random,
     parts: Vec<Part>,
+    mix: BurstMix,
 }
 
 impl Composer {
@@ -165,7 +183,7 @@ impl Composer {
 
     /// Some single packets, and most in bursts.
     fn bunched(&mut self, queue: u32, span_ns: (u64, u64), packets: u64) {
-        let alone = packets / ALONE_ONE_IN;
+        let alone = packets * (100 - self.mix.share_percent) / 100;
         self.scattered_over(queue, Kind::Lone, span_ns, alone);
         let bursts = self.bursts(queue, span_ns, packets - alone);
         self.add(bursts.into_iter().flat_map(Burst::packets));
@@ -173,10 +191,11 @@ impl Composer {
 
     /// Bursts with this total number of packets, which do not overlap.
     fn bursts(&mut self, queue: u32, (start_ns, end_ns): (u64, u64), packets: u64) -> Vec<Burst> {
+        let burst_packets = self.mix.packets();
         let mut sizes = Vec::new();
         let mut left = packets as u32;
         while left > 0 {
-            let size = BURST_PACKETS.draw(&mut self.random).min(left);
+            let size = burst_packets.draw(&mut self.random).min(left);
             sizes.push(size);
             left -= size;
         }

@@ -39,6 +39,9 @@ pub struct Arguments {
     /// Memory of each handle, in MiB
     #[arg(long, default_value_t = 16)]
     buffer: u32,
+    /// Immediate mode, in which libpcap uses TPACKET_V2
+    #[arg(long)]
+    immediate: bool,
     #[command(flatten)]
     handler: Options,
 }
@@ -76,6 +79,7 @@ struct Libpcap {
     set_promisc: unsafe extern "C" fn(*mut Raw, c_int) -> c_int,
     set_timeout: unsafe extern "C" fn(*mut Raw, c_int) -> c_int,
     set_buffer_size: unsafe extern "C" fn(*mut Raw, c_int) -> c_int,
+    set_immediate_mode: unsafe extern "C" fn(*mut Raw, c_int) -> c_int,
     activate: unsafe extern "C" fn(*mut Raw) -> c_int,
     fileno: unsafe extern "C" fn(*mut Raw) -> c_int,
     run_loop: unsafe extern "C" fn(*mut Raw, c_int, Callback, *mut c_uchar) -> c_int,
@@ -101,6 +105,7 @@ impl Libpcap {
                 set_promisc: *library.get(b"pcap_set_promisc\0")?,
                 set_timeout: *library.get(b"pcap_set_timeout\0")?,
                 set_buffer_size: *library.get(b"pcap_set_buffer_size\0")?,
+                set_immediate_mode: *library.get(b"pcap_set_immediate_mode\0")?,
                 activate: *library.get(b"pcap_activate\0")?,
                 fileno: *library.get(b"pcap_fileno\0")?,
                 run_loop: *library.get(b"pcap_loop\0")?,
@@ -135,7 +140,7 @@ pub fn version() -> Outcome<String> {
 pub fn run(arguments: &Arguments) -> Outcome<()> {
     let libpcap = Libpcap::open()?;
     let handler = Handler::new(&arguments.handler)?;
-    let open = |_| Handle::open(libpcap, &arguments.interface, arguments.buffer);
+    let open = |_| Handle::open(libpcap, arguments);
     let handles = (0..arguments.threads).map(open).collect::<Outcome<Vec<Handle>>>()?;
     if arguments.threads > 1 {
         handles.iter().try_for_each(|handle| handle.join(arguments.fanout))?;
@@ -166,19 +171,20 @@ struct Work {
 }
 
 impl Handle {
-    fn open(libpcap: Libpcap, interface: &str, buffer_mib: u32) -> Outcome<Self> {
-        let device = CString::new(interface)?;
+    fn open(libpcap: Libpcap, arguments: &Arguments) -> Outcome<Self> {
+        let device = CString::new(&*arguments.interface)?;
         let mut message: [c_char; 256] = [0; 256];
         // SAFETY: the name ends in a zero, and libpcap writes no more than PCAP_ERRBUF_SIZE (256) bytes.
         let raw = unsafe { (libpcap.create)(device.as_ptr(), message.as_mut_ptr()) };
         let handle = Self { libpcap, raw: NonNull::new(raw).ok_or("pcap_create")? };
-        let (buffer_bytes, raw) = ((buffer_mib * 1024 * 1024) as c_int, handle.raw.as_ptr());
+        let (buffer_bytes, raw) = ((arguments.buffer * 1024 * 1024) as c_int, handle.raw.as_ptr());
         // SAFETY: the handle is new and not active yet.
         let status = unsafe {
             (libpcap.set_snaplen)(raw, SNAP_LEN);
             (libpcap.set_promisc)(raw, 1);
             (libpcap.set_timeout)(raw, TIMEOUT_MS);
             (libpcap.set_buffer_size)(raw, buffer_bytes);
+            (libpcap.set_immediate_mode)(raw, arguments.immediate.into());
             (libpcap.activate)(raw)
         };
         if status < 0 { Err(handle.error()) } else { Ok(handle) }
