@@ -2,7 +2,6 @@
 //!
 //! Both ends must be of the same version: [`decode`] rejects what another one has written.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,7 +24,7 @@ use crate::segment::Segment;
 /// No message of Ballista or DataFusion begins with it: fields have no number 0.
 const MAGIC: &[u8] = b"\0wirecap";
 /// The version of the messages below; to be raised with each change.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Clone, PartialEq, Message)]
@@ -148,6 +147,9 @@ struct PieceMessage {
     latest: u64,
     #[prost(bool, tag = "9")]
     has_context: bool,
+    /// The maximum number of matches; by default all packets.
+    #[prost(uint64, optional, tag = "10")]
+    matches_max: Option<u64>,
 }
 
 /// A savefile's interface.
@@ -244,14 +246,25 @@ impl From<&Piece> for PieceMessage {
     fn from(piece: &Piece) -> Self {
         let Piece { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } =
             *piece;
-        Self { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context }
+        let matches_max = None;
+        Self { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context, matches_max }
     }
 }
 
 impl From<&PieceMessage> for Piece {
     fn from(message: &PieceMessage) -> Self {
-        let PieceMessage { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context } =
-            *message;
+        let PieceMessage {
+            offset,
+            bytes,
+            begin,
+            len,
+            first_packet,
+            packets,
+            earliest,
+            latest,
+            has_context,
+            ..
+        } = *message;
         Self { offset, bytes, begin, len, first_packet, packets, earliest, latest, has_context }
     }
 }
@@ -303,14 +316,18 @@ pub(crate) fn schema_of_jobs() -> SchemaRef {
 /// Jobs as the rows of a batch.
 pub(crate) fn encode_jobs(jobs: &[Job]) -> Result<RecordBatch> {
     let messages = jobs.iter().map(|job| {
-        let Planned { path, context, selected, is_faulty, .. } = &job.planned;
+        let Planned { path, context, selected, matches_max, is_faulty, .. } = &job.planned;
+        let of_selected = |piece: &Piece| PieceMessage {
+            matches_max: matches_max.get(&piece.offset).copied(),
+            ..PieceMessage::from(piece)
+        };
         let message = JobMessage {
             path: path.as_os_str().as_bytes().to_vec(),
             name: job.segment.name.clone(),
             place: job.place,
             is_faulty: *is_faulty,
             context: context.iter().map(PieceMessage::from).collect(),
-            selected: selected.iter().map(PieceMessage::from).collect(),
+            selected: selected.iter().map(of_selected).collect(),
         };
         message.encode_to_vec()
     });
@@ -334,7 +351,10 @@ pub(crate) fn decode_jobs(batch: &RecordBatch) -> Result<Vec<Job>> {
             times: None,
             pieces: selected.len(),
             selected: selected.iter().map(Piece::from).collect(),
-            matches_max: BTreeMap::new(),
+            matches_max: selected
+                .iter()
+                .filter_map(|piece| Some((piece.offset, piece.matches_max?)))
+                .collect(),
             context: context.iter().map(Piece::from).collect(),
             is_faulty,
         };

@@ -50,7 +50,7 @@ fn a_damaged_or_missing_index_does_not_change_the_result() {
     assert_eq!((recordings.sql(statement), recordings.sql(flows)), before);
 }
 
-/// Writes another schema version into a valid index, with the right checksum.
+/// Writes another schema version into a valid index, with the right checksum of the footer.
 fn of_version_9(index: &Path) {
     let mut bytes = fs::read(index).unwrap();
     let find = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).rposition(|part| part == text).unwrap();
@@ -61,7 +61,9 @@ fn of_version_9(index: &Path) {
     bytes[value + 2] = b'9';
     let digits = find(&bytes, b"xxh64:") + 6;
     bytes[digits..digits + 16].fill(b'0');
-    let checksum = format!("{:016x}", XxHash64::oneshot(0, &bytes));
+    let length = u32::from_le_bytes(bytes[bytes.len() - 8..bytes.len() - 4].try_into().unwrap());
+    let footer = bytes.len() - 8 - length as usize;
+    let checksum = format!("{:016x}", XxHash64::oneshot(0, &bytes[footer..]));
     bytes[digits..digits + 16].copy_from_slice(checksum.as_bytes());
     fs::write(index, bytes).unwrap();
 }

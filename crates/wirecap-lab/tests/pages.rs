@@ -19,8 +19,13 @@ fn the_tables_of_the_pages_are_those_of_the_data() {
         let tables = page.lines().filter(|line| line.starts_with("|---")).count();
         let marked = page.matches("<!-- data: ").count();
         assert!(marked > 0, "{name} has no table of data");
-        // Two tables have no data: the summary of questions, and the description of the instruction counts' paths.
-        assert_eq!(tables, marked + 2, "{name} has a table without data");
+        let without_data = match name {
+            // The summary of questions, and the description of the instruction counts' paths.
+            "docs/performance.md" => 2,
+            // What runs where, and the model.
+            _ => 5,
+        };
+        assert_eq!(tables, marked + without_data, "{name} has a table without data");
     }
 }
 
