@@ -34,7 +34,7 @@ build: deps-build ## The wirecap command, in target/release
 archive: deps-build ## The wirecap-archive command, in archive/target/release: SQL over recordings; long to compile
 	cargo build --release --locked --manifest-path archive/Cargo.toml
 
-archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wirecap-archive; CI does not run it yet
+archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wirecap-archive
 	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux zstd:zstd
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings

@@ -17,7 +17,13 @@ pub struct Picture {
 }
 
 /// All of them.
-pub const PICTURES: [Picture; 3] = [
+pub const PICTURES: [Picture; 4] = [
+    Picture {
+        file: "docs/packets-per-mib.svg",
+        data: "2026-11-24-room/data/live-room/room.csv",
+        x: |name| log(name, &[60.0, 128.0, 256.0, 512.0, 1514.0, 3000.0, 9014.0]),
+        y: |name| Axis::log(name),
+    },
     Picture {
         file: "docs/table-1-by-burst.svg",
         data: "2026-11-24-paper/data/table-1-sensitivity/shortest-burst.csv",
