@@ -3,6 +3,8 @@
 //! The footer has checksums of itself and of the blocks of the file before it. So a search that reads a small part of an index
 //! detects damage in this part, and does not read the others.
 
+use std::error::Error;
+use std::fmt;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, Read};
@@ -13,8 +15,6 @@ use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use twox_hash::XxHash64;
-
-use crate::table::Damaged;
 
 /// The checksum of the footer while it is computed.
 pub(crate) const NO_CHECKSUM: &str = "xxh64:0000000000000000";
@@ -32,6 +32,30 @@ const END_BYTES: u64 = 24 << 10;
 
 /// Bytes read at once of a page's header, which is shorter.
 const HEADER_BYTES: usize = 256;
+
+/// The reason why an index file is invalid.
+#[derive(Debug)]
+pub struct Damaged(pub(crate) String);
+
+impl Damaged {
+    pub(crate) fn new(problem: &str) -> Self {
+        Self(problem.to_owned())
+    }
+}
+
+impl fmt::Display for Damaged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Damaged {}
+
+impl From<ParquetError> for Damaged {
+    fn from(error: ParquetError) -> Self {
+        Self(error.to_string())
+    }
+}
 
 /// The checksums of the blocks while they are computed.
 pub(crate) fn no_blocks() -> String {

@@ -13,13 +13,13 @@ use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestam
 use wirecap_units::clock;
 use wirecap_units::size::{grouped, human_bytes};
 
+use crate::blocks::Damaged;
 use crate::build::{Built, build};
 use crate::query::{Query, QueryError};
 use crate::row::{Index, Row, Summary};
 use crate::segment::{Piece, Segment, complete_name};
 use crate::storage::{Disk, Storage};
 use crate::store::Without;
-use crate::table::Damaged;
 
 /// A progress message of the search.
 #[derive(Debug)]

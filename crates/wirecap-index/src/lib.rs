@@ -23,6 +23,7 @@ mod storage;
 mod store;
 mod table;
 
+pub use blocks::Damaged;
 pub use build::{Built, build};
 pub use extract::Extract;
 pub use find::{Fault, FindError, Found, Note, Outcome, Packet, Plan, Planned, Sieve, plan};
@@ -33,4 +34,4 @@ pub use row::{Index, Part, Row, SLICE_NANOS};
 pub use segment::{Piece, Source};
 pub use storage::{Disk, Storage};
 pub use store::{Ensured, Without, ensure, index_path, load, remove, segments, write};
-pub use table::{Damaged, SCHEMA_VERSION, Table};
+pub use table::{SCHEMA_VERSION, Table};

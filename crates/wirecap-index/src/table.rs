@@ -8,7 +8,6 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
-use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::fs::File;
 use std::net::IpAddr;
@@ -34,7 +33,7 @@ use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor};
 use wirecap_savefile::{Format, LinkType};
 
-use crate::blocks::{Blocks, Content, NO_CHECKSUM, no_blocks, seal};
+use crate::blocks::{Blocks, Content, Damaged, NO_CHECKSUM, no_blocks, seal};
 use crate::flow::{Flow, Fragment, Vlan};
 use crate::identity::Identity;
 use crate::row::{Index, Part, Row, Summary};
@@ -120,30 +119,6 @@ mod key {
     pub(super) const PIECES: &str = "wirecap.pieces";
     pub(super) const BLOCKS: &str = "wirecap.blocks";
     pub(super) const CHECKSUM: &str = "wirecap.checksum";
-}
-
-/// The reason why an index file is invalid.
-#[derive(Debug)]
-pub struct Damaged(String);
-
-impl Damaged {
-    pub(crate) fn new(problem: &str) -> Self {
-        Self(problem.to_owned())
-    }
-}
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Damaged {}
-
-impl From<ParquetError> for Damaged {
-    fn from(error: ParquetError) -> Self {
-        Self(error.to_string())
-    }
 }
 
 static COLUMNS: LazyLock<SchemaDescPtr> = LazyLock::new(|| {
