@@ -115,10 +115,13 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
     for (place, directory) in &places[..effort.choose(2, 1)] {
         for &bytes in &lengths {
             let mut figures = vec![<(Figures, Figures, Figures)>::default(); contenders.len()];
-            for _ in 0..effort.rounds(3) {
-                // In turn, so that other load on the machine affects all contenders equally.
-                for (contender, (nanos, millis, idle)) in contenders.iter().zip(&mut figures) {
-                    let measured = measure(contender, Path::new(directory), bytes, packets)?;
+            for round in 0..effort.rounds(3) {
+                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one: the
+                // first of a round had higher costs.
+                for turn in 0..contenders.len() {
+                    let place = (round + turn) % contenders.len();
+                    let (nanos, millis, idle) = &mut figures[place];
+                    let measured = measure(&contenders[place], Path::new(directory), bytes, packets)?;
                     nanos.push(measured.nanos_a_packet);
                     millis.push(measured.millis);
                     idle.push(measured.idle_micros);
