@@ -29,7 +29,7 @@ const PAGES: usize = 16;
 
 /// Number of pages whose memory is allocated at the beginning. The most recently returned page is used next,
 /// so the other pages are used only while the disk is slow; their first use takes page faults.
-const PAGES_PRESENT: usize = 6;
+const PAGES_PRESENT: usize = 4;
 
 /// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
 /// entries: compared to a copied packet, a packet of 768 bytes takes 1.1 times the processor time, and one of
