@@ -7,6 +7,9 @@ use crate::ReadError;
 
 /// Large enough for few system calls, small enough for a core's own cache.
 const WINDOW_BYTES: usize = 256 << 10;
+/// The size at the beginning, which doubles with each further filling: a search reads only the beginning of many parts of a
+/// file, and must not decompress more.
+const FIRST_BYTES: usize = 16 << 10;
 
 pub(crate) struct Window {
     source: Box<dyn Read + Send>,
@@ -22,7 +25,7 @@ pub(crate) struct Window {
 
 impl Window {
     pub(crate) fn new(source: Box<dyn Read + Send>) -> Self {
-        Self { source, buffer: vec![0; WINDOW_BYTES], start: 0, end: 0, offset: 0, failure: None }
+        Self { source, buffer: vec![0; FIRST_BYTES], start: 0, end: 0, offset: 0, failure: None }
     }
 
     /// The offset in the file of the bytes that [`need`](Self::need) returns.
@@ -66,6 +69,9 @@ impl Window {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+        if self.offset > 0 && self.buffer.len() < WINDOW_BYTES {
+            self.buffer.resize(2 * self.buffer.len(), 0);
+        }
         while self.end < len {
             if self.end == self.buffer.len() {
                 // The window grows only with bytes actually read: `len` is an unverified number from the
