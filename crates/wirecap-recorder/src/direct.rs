@@ -97,7 +97,6 @@ fn write_direct(file: &mut File, blocks: &[u8]) -> io::Result<usize> {
 mod tests {
     use std::fs;
     use std::os::unix::fs::MetadataExt;
-    use std::path::Path;
 
     use proptest::collection::vec;
     use proptest::prelude::*;
@@ -114,7 +113,7 @@ mod tests {
             lens in vec((1..=PAGE_BYTES, prop_oneof![1 => 1..20_000_usize, 2 => Just(PAGE_BYTES)], any::<bool>()), 1..12),
             begins_aligned in any::<bool>(),
         ) {
-            let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+            let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("pages");
             let mut file = File::create_new(&path).unwrap();
             let mut direct = Direct::default();
@@ -140,10 +139,10 @@ mod tests {
         }
     }
 
-    /// If the target directory's file system reports that direct I/O is possible, it is.
+    /// If the file system of temporary files reports that direct I/O is possible, it is.
     #[test]
     fn blocks_are_written_directly_where_the_file_system_says_so() {
-        let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);
         page.start_at(0);
@@ -156,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_slow_disk_is_left_to_the_page_cache_until_no_page_waits() {
-        let folder = tempfile::tempdir_in(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);
         page.start_at(0);
