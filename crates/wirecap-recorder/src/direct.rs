@@ -3,7 +3,7 @@
 //! the page cache; a block is never written in both ways, so no write waits for another.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
@@ -17,6 +17,9 @@ const BYTES_MIN: usize = 128 << 10;
 
 /// A disk that takes longer for a MiB has less than 250 MB/s. The page cache then accepts bursts faster.
 const SLOW: Duration = Duration::from_millis(4);
+
+/// Maximum number of slices in one writev(2) call (`IOV_MAX`).
+const SLICES_MAX: usize = 1024;
 
 /// Decides which pages are written directly.
 #[derive(Debug, Default)]
@@ -49,28 +52,35 @@ impl Direct {
         let first = (offset.next_multiple_of(BLOCK_BYTES as u64) - offset) as usize;
         let blocks = bytes.len().saturating_sub(first) / BLOCK_BYTES * BLOCK_BYTES;
         if blocks < BYTES_MIN || self.is_slow || !bytes[first..].as_ptr().addr().is_multiple_of(BLOCK_BYTES) {
-            return write_cached(file, bytes, written);
+            return write_cached(file, &[bytes], written);
         }
-        write_cached(file, &bytes[..first], written)?;
+        write_cached(file, &[&bytes[..first]], written)?;
         let begun = Instant::now();
         let count = write_direct(file, &bytes[first..first + blocks])?;
         self.is_slow = begun.elapsed() > SLOW.mul_f64(blocks as f64 / (1 << 20) as f64);
         *written += count;
         // The remainder, also of a direct write that was cut short.
-        write_cached(file, &bytes[first + count..], written)
+        write_cached(file, &[&bytes[first + count..]], written)
     }
 }
 
-fn write_cached(file: &mut File, mut bytes: &[u8], written: &mut usize) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match file.write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
-                *written += count;
-                bytes = &bytes[count..];
+/// Writes all bytes of the slices through the page cache. `written` counts those that are written, also if this fails.
+pub(crate) fn write_cached(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Result<()> {
+    for slices in slices.chunks(SLICES_MAX) {
+        let mut buffers: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
+        let mut left = &mut buffers[..];
+        // Skip empty slices at the front.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match file.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    *written += count;
+                    IoSlice::advance_slices(&mut left, count);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
         }
     }
     Ok(())

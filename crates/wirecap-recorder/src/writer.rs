@@ -1,7 +1,7 @@
 //! The writer thread: writes pages to files, syncs files and enforces the budgets.
 
 use std::fs::{self, File};
-use std::io::{self, IoSlice, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,15 +13,12 @@ use wirecap_savefile::{FileSink, Format, WriteError};
 
 use crate::compression::{Compressor, Effort, FrameTable};
 use crate::compressors::{Compressed, Compressors};
-use crate::direct::Direct;
+use crate::direct::{Direct, write_cached};
 use crate::files::{self, free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
 use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store, StoreRules};
-
-/// Maximum number of slices in one writev(2) call (`IOV_MAX`).
-const SLICES_MAX: usize = 1024;
 
 /// More waiting pages than this are not kept waiting for a slow disk.
 const WAITING_MAX: u64 = 2;
@@ -324,7 +321,7 @@ impl Writer {
                     let is_behind = waiting > WAITING_MAX;
                     direct.write_all(&mut open.file, open.bytes, bytes, is_behind, &mut written)
                 }
-                _ => write_all(&mut open.file, slices, &mut written),
+                _ => write_cached(&mut open.file, slices, &mut written),
             };
         });
         self.watch.accepted(written as u64);
@@ -522,27 +519,6 @@ impl OpenFile {
 
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-fn write_all(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Result<()> {
-    for slices in slices.chunks(SLICES_MAX) {
-        let mut buffers: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
-        let mut left = &mut buffers[..];
-        // Skip empty slices at the front.
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            match file.write_vectored(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    *written += count;
-                    IoSlice::advance_slices(&mut left, count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Announces complete files, by a line on `line` and by `command`. It runs in a separate thread, since a pipe
