@@ -128,7 +128,7 @@ fn three_recorders_upload_while_they_record_and_one_upload_is_killed_repeatedly(
         upload.kill();
         println!("kill {kill}: {} files here, {} objects", files(sensors[0].spool.path()).len(), there());
     }
-    assert!(there() >= kills as usize / 2, "the killed uploads have completed segments");
+    assert!(there() >= (kills as usize / 2).max(3), "the killed uploads have completed segments");
     let sent = sending.map(|run| run.stop().unwrap().iter().map(|sent| sent.frames).sum::<u64>());
     for sensor in &mut sensors {
         sensor.recorder.signal(Signal::INT);
