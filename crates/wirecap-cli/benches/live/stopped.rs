@@ -13,13 +13,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use wirecap::savefile::Reader;
 use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::contender::{Contender, FILE};
 use wirecap_lab::live::figures::Figures;
-use wirecap_lab::live::receiver::Receiver;
 use wirecap_testbed::{Bound, Figure, Goals, Load, loss_lock, pass_program};
 
 use crate::Effort;
@@ -179,12 +178,12 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     let receiver = bed.receive(&contender.command.replacing(FILE, path), contender.ready)?;
     let mut generator = bed.generator(bytes)?;
     receiver.settle(receiver.idle()?, Duration::from_millis(100))?;
-    signal(&receiver, Signal::STOP)?;
+    receiver.signal(Signal::STOP)?;
     let begin = receiver.cpu_time()?.ran;
     generator.send(&[Load::new(0, packets).per_second(PER_SECOND)])?;
     let (mut len, mut grew, resumed) = (len(&file.0), Instant::now(), Instant::now());
     let mut ran = Duration::ZERO;
-    signal(&receiver, Signal::CONT)?;
+    receiver.signal(Signal::CONT)?;
     while grew.elapsed() < CALM {
         thread::sleep(LOOK);
         let now = self::len(&file.0);
@@ -215,9 +214,4 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
 
 fn len(path: &Path) -> u64 {
     fs::metadata(path).map_or(0, |metadata| metadata.len())
-}
-
-fn signal(receiver: &Receiver, signal: Signal) -> Outcome<()> {
-    let pid = Pid::from_raw(receiver.id().cast_signed()).ok_or("a process has a number")?;
-    Ok(kill_process(pid, signal)?)
 }

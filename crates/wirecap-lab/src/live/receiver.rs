@@ -154,7 +154,7 @@ impl Receiver {
     /// # Errors
     ///
     /// When it is gone.
-    pub(super) fn signal(&self, signal: Signal) -> Outcome<()> {
+    pub fn signal(&self, signal: Signal) -> Outcome<()> {
         let pid = Pid::from_raw(self.child.0.id() as i32).ok_or("a process has a number")?;
         Ok(kill_process(pid, signal)?)
     }
