@@ -109,14 +109,13 @@ fn move_sender(namespace: &Namespace) {
     });
 }
 
-/// Sends from `a0` in two batches, each as long as the ring. Returns the number of frames.
+/// Sends from `a0` in two batches, each as long as the ring, or in one if a signal comes. Returns the number of
+/// frames.
 ///
 /// From one thread only: a veth counts its peer's frames without a lock, and loses counts if two processors
 /// send to one queue at the same time.
 fn send_batches() -> u64 {
-    const FRAMES: u32 = 512;
-    Program::load(Verdict::Redirect(find("a0").index)).generate(FRAMES, 256);
-    FRAMES.into()
+    Program::load(Verdict::Redirect(find("a0").index)).generate(512, 256)
 }
 
 /// Sends frames to `a1`, whose slow program returns `verdict`, until the ring overflows. Checks that the
