@@ -8,6 +8,7 @@
 
 use std::fs;
 use std::hint;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -43,6 +44,10 @@ const PACKETS: u64 = 200_000;
 const BUFFER_MIB: u32 = 512;
 /// Memory that is written before each run: enough for the buffer, the file and the sender.
 const WARM_MIB: usize = 2048;
+/// The directory whose files are in memory (tmpfs).
+const MEMORY: &str = "/dev/shm";
+/// Size of the file that is written before each run: more than the recorder's file.
+const WARM_FILE_MIB: usize = 512;
 /// Packets per second, so few that only the recorder's buffer fills.
 const PER_SECOND: u64 = 400_000;
 /// Recorders in a quick run.
@@ -110,13 +115,12 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
         bytes => bytes.to_vec(),
     };
     let is_rival = |contender: &Contender| !contender.name.starts_with("wirecap");
-    let places = [("memory", "/dev/shm"), ("disk", "/var/tmp")];
+    let places = [("memory", MEMORY), ("disk", "/var/tmp")];
     for (place, directory) in &places[..effort.choose(2, 1)] {
         for &bytes in &lengths {
             let mut figures = vec![<(Figures, Figures, Figures)>::default(); contenders.len()];
             for round in 0..effort.rounds(3) {
-                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one: the
-                // first of a round had higher costs.
+                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one.
                 for turn in 0..contenders.len() {
                     let place = (round + turn) % contenders.len();
                     let (nanos, millis, idle) = &mut figures[place];
@@ -151,12 +155,12 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
     Ok(())
 }
 
-/// The output file of a run, removed on drop.
+/// A file, removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        // The file is missing if the recorder did not start.
+        // A recorder's file is missing if the recorder did not start.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -166,6 +170,16 @@ impl Drop for Removed {
 /// function, the first of several recorders would bear this cost for all of them.
 fn warm_memory() {
     hint::black_box(vec![1_u8; WARM_MIB << 20]);
+}
+
+/// Writes and removes a file in memory. The pages of files come from the kernel's lists of single pages, which the large
+/// blocks of [`warm_memory`] leave out.
+fn warm_file_memory() -> Outcome<()> {
+    let file = Removed(Path::new(MEMORY).join(format!("wirecap-warm-{}", std::process::id())));
+    let block = vec![1; 1 << 20];
+    let mut writer = fs::File::create(&file.0)?;
+    (0..WARM_FILE_MIB).try_for_each(|_| writer.write_all(&block))?;
+    Ok(())
 }
 
 fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) -> Outcome<Measured> {
@@ -179,6 +193,7 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     let mut generator = bed.generator(bytes)?;
     receiver.settle(receiver.idle()?, Duration::from_millis(100))?;
     receiver.signal(Signal::STOP)?;
+    warm_file_memory()?;
     let begin = receiver.cpu_time()?.ran;
     generator.send(&[Load::new(0, packets).per_second(PER_SECOND)])?;
     let (mut len, mut grew, resumed) = (len(&file.0), Instant::now(), Instant::now());
