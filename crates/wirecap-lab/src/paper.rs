@@ -47,6 +47,10 @@ pub fn experiments() -> Vec<Box<dyn Experiment>> {
     ]
 }
 
+/// Number of other seeds in a full run of most experiments. A seed changes the trace, or the moments at which the simulated
+/// threads run.
+const OTHER_SEEDS: u64 = 2;
+
 /// The seeds of a run: its own, and `others` following ones in a full run, one in a quick one.
 fn seeds(run: &Run<'_>, others: u64) -> Vec<u64> {
     (0..=run.effort.choose(1, others)).map(|step| run.seed.wrapping_add(step)).collect()

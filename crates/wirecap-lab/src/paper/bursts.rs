@@ -25,9 +25,6 @@ fn bursts(effort: Effort) -> &'static [u64] {
     effort.choose(&BURSTS[..11], &BURSTS)
 }
 
-/// Number of other seeds in a full run. They change the moments at which the simulated threads run.
-const OTHER_SEEDS: u64 = 2;
-
 /// The engines' losses of bursts.
 pub(super) struct Curves {
     engines: Vec<EngineModel>,
@@ -44,7 +41,7 @@ impl Curves {
         bursts: &'static [u64],
         handler: Handler,
     ) -> Result<Self, RunError> {
-        let seeds = super::seeds(run, OTHER_SEEDS);
+        let seeds = super::seeds(run, super::OTHER_SEEDS);
         let mut jobs = Vec::new();
         for &engine in engines {
             jobs.extend(

@@ -51,7 +51,7 @@ impl Experiment for FigureThree {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
-        let seeds = super::seeds(run, OTHER_SEEDS);
+        let seeds = super::seeds(run, super::OTHER_SEEDS);
         let all = parallel::map(run, &seeds, |seed| format!("seed {seed}"), |&seed| Profile::of(seed))?;
         let curve = |queue: u32| {
             let counts = all[0].bins[queue as usize].iter().enumerate();
@@ -137,9 +137,6 @@ fn input_claims(all: &[Profile]) -> Vec<Claim> {
 
 pub(super) const QUEUES: [u32; 3] = [4, 5, 6];
 
-/// Number of other seeds of the trace in a full run.
-const OTHER_SEEDS: u64 = 2;
-
 /// The engines' losses of the trace with several numbers of queues.
 pub(super) struct Grid {
     engines: Vec<EngineModel>,
@@ -151,7 +148,7 @@ pub(super) struct Grid {
 impl Grid {
     /// Runs `engines` with the traces of several seeds on each number of queues.
     fn standard(run: &Run<'_>, engines: &[EngineModel], handler: Handler) -> Result<Self, RunError> {
-        let seeds = super::seeds(run, OTHER_SEEDS);
+        let seeds = super::seeds(run, super::OTHER_SEEDS);
         Self::simulate(
             run,
             engines,

@@ -21,9 +21,6 @@ const SHARES: [u64; 5] = [60, 70, 80, 90, 100];
 const RINGS: [usize; 5] = [256, 512, 1024, 2048, 4096];
 /// The time of a copy, in nanoseconds.
 const COPIES: [f64; 6] = [100.0, 300.0, COPYING_STAGE_NANOS, 1200.0, 1800.0, COPYING_CYCLES / CLOCK_HZ * 1e9];
-/// Number of other seeds in a full run.
-const OTHER_SEEDS: u64 = 2;
-
 /// The engines that read in the ring, with the number of their row in the table, queue 3.
 const IN_PLACE: [(&str, Release, usize); 2] =
     [("NETMAP", Release::EachSync, 3), ("DNA", Release::EachPacket, 4)];
@@ -254,7 +251,7 @@ impl Experiment for Sensitivity {
     }
 
     fn run(&self, run: &Run<'_>) -> Result<Findings, RunError> {
-        let seeds = super::seeds(run, OTHER_SEEDS);
+        let seeds = super::seeds(run, super::OTHER_SEEDS);
         let dependences = simulate(run, &seeds)?;
         let mut findings = Findings {
             what: format!(

@@ -62,9 +62,6 @@ const OVERLOADED: &str = "all together overloaded: one at 200 %, three at 80 %";
 
 pub(super) const WAYS: [Sharing; 2] = [Sharing::Push, Sharing::Pull];
 
-/// Number of other seeds in a full run. They change the moments at which the simulated threads run.
-const OTHER_SEEDS: u64 = 2;
-
 /// The results of each scene, pushed and pulled: by scene, then by seed.
 pub(super) struct Played {
     seeds: Vec<u64>,
@@ -72,7 +69,7 @@ pub(super) struct Played {
 }
 
 pub(super) fn simulate(run: &Run<'_>, scenes: &[Scene]) -> Result<Played, RunError> {
-    let seeds = super::seeds(run, OTHER_SEEDS);
+    let seeds = super::seeds(run, super::OTHER_SEEDS);
     let mut jobs = Vec::new();
     for scene in scenes {
         jobs.extend(seeds.iter().flat_map(|&seed| WAYS.map(|sharing| (scene, sharing, seed))));

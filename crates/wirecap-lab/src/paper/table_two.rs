@@ -98,9 +98,6 @@ impl fmt::Display for Scene {
 
 const WIRECAP: EngineModel = EngineModel::pushing(256, 100, 0.6);
 const ENGINES: [EngineModel; 4] = [WIRECAP, EngineModel::Dna, EngineModel::NETMAP, EngineModel::PF_RING];
-/// Number of other seeds in a full run.
-const OTHER_SEEDS: u64 = 2;
-
 /// The drops of each engine in each scene: by scene, by engine, then by seed.
 pub(super) struct Played {
     seeds: Vec<u64>,
@@ -108,7 +105,7 @@ pub(super) struct Played {
 }
 
 pub(super) fn simulate(run: &Run<'_>) -> Result<Played, RunError> {
-    let seeds = super::seeds(run, OTHER_SEEDS);
+    let seeds = super::seeds(run, super::OTHER_SEEDS);
     let mut jobs = Vec::new();
     for scene in Scene::ALL {
         jobs.extend(ENGINES.iter().flat_map(|&engine| seeds.iter().map(move |&seed| (scene, engine, seed))));
