@@ -203,7 +203,8 @@ fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize)
         for (part, selected) in of_parts {
             let Planned { path, without, matches_max, context, .. } = &planned;
             let (path, without) = (path.clone(), without.clone());
-            let (matches_max, context) = (matches_max.clone(), context.clone());
+            let of_piece = |piece: &Piece| Some((piece.offset, *matches_max.get(&piece.offset)?));
+            let (matches_max, context) = (selected.iter().filter_map(of_piece).collect(), context.clone());
             let of_part = Planned { path, without, selected, matches_max, context, ..planned };
             split[part].push(job(place, of_part, listing));
         }
