@@ -339,12 +339,21 @@ impl Part {
         output: &Output,
     ) -> Result<bool> {
         let read_bytes = Arc::new(AtomicU64::new(0));
+        let path = job.segment.path.display().to_string();
+        let reader = match job.planned.open(storage, &read_bytes) {
+            Ok(reader) => reader,
+            Err(fault) => {
+                self.faulty(&path, causes(&fault));
+                self.progress.step(&self.reading.watch);
+                return Ok(true);
+            }
+        };
         for piece in &job.planned.selected {
             if self.is_stopped(output) {
                 return Ok(false);
             }
             let mut is_read = true;
-            let read = job.planned.read(storage, piece, query, &read_bytes, &mut |packet| {
+            let read = reader.read(piece, query, &mut |packet| {
                 lines.push(packet);
                 if lines.len() >= output.rows || lines.data_bytes() >= BATCH_BYTES {
                     let rows = lines.len();
@@ -355,7 +364,7 @@ impl Part {
             self.count(read_bytes.swap(0, Ordering::Relaxed));
             let is_faulty = read.is_err();
             if let Err(fault) = read {
-                self.faulty(&job.segment.path.display().to_string(), causes(&fault));
+                self.faulty(&path, causes(&fault));
             }
             let rows = lines.len();
             if !is_read || rows > 0 && !output.send(lines.take(&job.segment), rows) {

@@ -349,29 +349,50 @@ pub struct Packet<'a> {
 }
 
 impl Planned {
-    /// Passes the matching packets of a piece to `each`, which returns `false` to stop. Adds the bytes that are read to
-    /// `read_bytes`.
+    /// Opens the segment. Bytes that are read will be added to `read_bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Fault`].
+    pub fn open(
+        &self,
+        storage: &dyn Storage,
+        read_bytes: &Arc<AtomicU64>,
+    ) -> Result<PlannedReader<'_>, Fault> {
+        let segment = Segment::open(storage.open(&self.path)?, read_bytes)?;
+        Ok(PlannedReader { planned: self, segment })
+    }
+}
+
+/// An open segment whose pieces are read, each independently of the others.
+#[derive(Debug)]
+pub struct PlannedReader<'a> {
+    planned: &'a Planned,
+    segment: Segment,
+}
+
+impl PlannedReader<'_> {
+    /// Passes the matching packets of a piece to `each`, which returns `false` to stop.
     ///
     /// # Errors
     ///
     /// [`Fault`].
     pub fn read(
         &self,
-        storage: &dyn Storage,
         piece: &Piece,
         query: &mut Query,
-        read_bytes: &Arc<AtomicU64>,
         each: &mut dyn FnMut(&Packet<'_>) -> bool,
     ) -> Result<(), Fault> {
-        let opened = Segment::open(storage.open(&self.path)?, read_bytes)?;
-        let before = || self.context.iter().filter(|part| part.offset < piece.offset);
+        let Planned { context, matches_max, is_faulty, .. } = self.planned;
+        let before = || context.iter().filter(|part| part.offset < piece.offset);
         let mut skip: u64 = before().map(|part| part.packets).sum();
-        let mut reader = Reader::from_start(opened.expand_with(&self.context, piece)?)?;
+        let mut reader = Reader::from_start(self.segment.expand_with(context, piece)?)?;
         let mut left = piece.packets;
-        let mut matches_left = self.matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
-        let mut copy = Vec::new();
+        let mut matches_left = matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
         while left > 0 {
-            let Some(record) = reader.next_record()? else { return Err(Fault::of_index()) };
+            let Some((record, interface)) = reader.next_with_interface()? else {
+                return Err(Fault::of_index());
+            };
             if skip > 0 {
                 skip -= 1;
                 continue;
@@ -382,12 +403,6 @@ impl Planned {
             if !(piece.earliest..=piece.latest).contains(&nanos) {
                 return Err(Fault::of_index());
             }
-            // Copied, because the reader reuses its buffers.
-            copy.clear();
-            copy.extend_from_slice(record.data);
-            let Record { interface, timestamp, queue, direction, wire_len, .. } = record;
-            let record = Record { interface, timestamp, queue, direction, wire_len, data: &copy };
-            let interface = &reader.interfaces()[interface as usize];
             let is_match = query.matches(interface.link_type, &record).map_err(Fault::Query)?;
             if !is_match {
                 continue;
@@ -399,7 +414,7 @@ impl Planned {
             }
         }
         // The fault of a segment that could not be read to its end is in its last piece.
-        if !self.is_faulty && reader.next_record()?.is_some() {
+        if !is_faulty && reader.next_record()?.is_some() {
             return Err(Fault::of_index());
         }
         Ok(())
@@ -483,6 +498,7 @@ impl Plan {
             read_bytes: Arc::clone(&read_bytes),
             read_again_bytes: Arc::default(),
             given_up: BTreeSet::new(),
+            open: None,
         };
         let mut jobs: Vec<(u64, usize, usize)> = Vec::new();
         for (segment, planned) in self.segments.iter().enumerate() {
@@ -527,6 +543,8 @@ struct Search<'a> {
     read_again_bytes: Arc<AtomicU64>,
     /// Segments that cannot be read.
     given_up: BTreeSet<usize>,
+    /// The segment that was read last, and its number: the next piece is usually one of it.
+    open: Option<(usize, PlannedReader<'a>)>,
 }
 
 impl Search<'_> {
@@ -591,7 +609,11 @@ impl Search<'_> {
         let mut places: Vec<Option<usize>> = Vec::new();
         let mut is_match = false;
         let read_bytes = if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
-        let read = planned.read(self.storage, &piece, query, read_bytes, &mut |packet| {
+        let reader = match self.open.take() {
+            Some((open, reader)) if open == segment => reader,
+            _ => planned.open(self.storage, read_bytes)?,
+        };
+        let read = reader.read(&piece, query, &mut |packet| {
             is_match = true;
             let Record { interface, timestamp, queue, direction, wire_len, data } = packet.record;
             let number = interface as usize;
@@ -613,6 +635,7 @@ impl Search<'_> {
         if is_match && read.is_ok() {
             self.outcome.matching_bytes += piece.bytes;
         }
+        self.open = Some((segment, reader));
         read
     }
 }

@@ -26,7 +26,7 @@ mod table;
 pub use blocks::Damaged;
 pub use build::{Built, build};
 pub use extract::Extract;
-pub use find::{Fault, FindError, Found, Note, Outcome, Packet, Plan, Planned, Sieve, plan};
+pub use find::{Fault, FindError, Found, Note, Outcome, Packet, Plan, Planned, PlannedReader, Sieve, plan};
 pub use flow::{Between, End, Flow, Fragment, Headers, LENGTH, Vlan};
 pub use idle::be_idle;
 pub use query::{Query, QueryError};

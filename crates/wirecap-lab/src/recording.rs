@@ -296,12 +296,11 @@ impl Source for Recording {
 
 /// Reads the next packet, and appends its data to `data`.
 fn read_packet(reader: &mut Reader, data: &mut Vec<u8>) -> Result<Option<Packet>, ReadError> {
-    let Some(record) = reader.next_record()? else { return Ok(None) };
+    let Some((record, interface)) = reader.next_with_interface()? else { return Ok(None) };
     let start = data.len();
     data.extend_from_slice(record.data);
-    let (interface, wire_len) = (record.interface as usize, record.wire_len as usize);
+    let (link_type, wire_len) = (interface.link_type, record.wire_len as usize);
     let recorded_ns = record.timestamp.map(Timestamp::unix_nanos);
-    let link_type = reader.interfaces()[interface].link_type;
     Ok(Some(Packet { link_type, wire_len, recorded_ns, data: start..data.len() }))
 }
 

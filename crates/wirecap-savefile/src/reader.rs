@@ -104,6 +104,24 @@ impl Reader {
         }
     }
 
+    /// Returns the next packet and its interface, or `None` after the last packet.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_record`](Self::next_record).
+    pub fn next_with_interface(&mut self) -> Result<Option<(Record<'_>, &Interface)>, ReadError> {
+        loop {
+            match self.step()? {
+                Step::Packet(packet) => {
+                    let interface = &self.contents.interfaces[packet.interface as usize];
+                    return Ok(Some((self.record(&packet), interface)));
+                }
+                Step::Other(_) => {}
+                Step::End => return Ok(None),
+            }
+        }
+    }
+
     /// Returns the next packet or other block, or `None` at the end. It begins at the
     /// [`offset`](Self::offset) before the call.
     ///
