@@ -101,7 +101,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let advice = "name a file with -w, or use wirecap show";
         refuse_terminal("packets", advice).map_err(Failure::Usage)?;
     }
-    let wanted = Wanted { filter, between: arguments.flow, from: arguments.from, to: arguments.to };
+    let (between, from, to) = (arguments.flow, arguments.from, arguments.to);
+    let wanted = Wanted { filter, between, from, to, ends: Vec::new() };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let watch = Arc::new(Watch::new());
     let is_interrupted = Arc::new(AtomicBool::new(false));

@@ -12,6 +12,7 @@ mod cluster;
 mod codec;
 mod columns;
 mod digest;
+mod ends;
 mod engine;
 mod executor;
 mod failure;

@@ -3,7 +3,7 @@
 //! Both ends must be of the same version: [`decode`] rejects what another one has written.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{AddrParseError, IpAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use datafusion::common::{Result, exec_err, plan_err};
 use datafusion::error::DataFusionError;
 use prost::{Enumeration, Message, Oneof};
 use wirecap_filter::FilterRequest;
-use wirecap_index::{Between, End, Piece, Planned};
+use wirecap_index::{Between, End, Ends, Piece, Planned};
 use wirecap_savefile::{Interface, LinkType};
 
 use crate::scan::Job;
@@ -24,7 +24,7 @@ use crate::segment::Segment;
 /// No message of Ballista or DataFusion begins with it: fields have no number 0.
 const MAGIC: &[u8] = b"\0wirecap";
 /// The version of the messages below; to be raised with each change.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[derive(Clone, PartialEq, Message)]
@@ -101,6 +101,27 @@ pub(crate) struct WantedMessage {
     from: Option<u64>,
     #[prost(uint64, optional, tag = "4")]
     to: Option<u64>,
+    #[prost(message, repeated, tag = "5")]
+    conditions: Vec<ConditionMessage>,
+}
+
+/// Flows have one of these.
+#[derive(Clone, PartialEq, Message)]
+struct ConditionMessage {
+    #[prost(message, repeated, tag = "1")]
+    ends: Vec<EndsMessage>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct EndsMessage {
+    #[prost(string, optional, tag = "1")]
+    source: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    destination: Option<String>,
+    #[prost(uint32, optional, tag = "3")]
+    source_port: Option<u32>,
+    #[prost(uint32, optional, tag = "4")]
+    destination_port: Option<u32>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -219,7 +240,41 @@ impl TryFrom<&Wanted> for WantedMessage {
             port: port.map(u32::from),
         };
         let between = wanted.between.map(|Between(a, b)| vec![end(a), end(b)]).unwrap_or_default();
-        Ok(Self { filter, between, from: wanted.from, to: wanted.to })
+        let condition =
+            |ends: &Vec<Ends>| ConditionMessage { ends: ends.iter().map(EndsMessage::from).collect() };
+        let conditions = wanted.ends.iter().map(condition).collect();
+        Ok(Self { filter, between, from: wanted.from, to: wanted.to, conditions })
+    }
+}
+
+impl From<&Ends> for EndsMessage {
+    fn from(ends: &Ends) -> Self {
+        let Ends { source, destination, source_port, destination_port } = *ends;
+        let [source, destination] =
+            [source, destination].map(|address| address.map(|address| address.to_string()));
+        let [source_port, destination_port] = [source_port, destination_port].map(|port| port.map(u32::from));
+        Self { source, destination, source_port, destination_port }
+    }
+}
+
+fn address(text: &str) -> Result<IpAddr> {
+    text.parse().map_err(|error: AddrParseError| invalid(&error))
+}
+
+fn port(number: u32) -> Result<u16> {
+    u16::try_from(number).map_err(|error| invalid(&error))
+}
+
+impl TryFrom<&EndsMessage> for Ends {
+    type Error = DataFusionError;
+
+    fn try_from(message: &EndsMessage) -> Result<Self> {
+        Ok(Self {
+            source: message.source.as_deref().map(address).transpose()?,
+            destination: message.destination.as_deref().map(address).transpose()?,
+            source_port: message.source_port.map(port).transpose()?,
+            destination_port: message.destination_port.map(port).transpose()?,
+        })
     }
 }
 
@@ -228,9 +283,7 @@ impl TryFrom<WantedMessage> for Wanted {
 
     fn try_from(message: WantedMessage) -> Result<Self> {
         let end = |end: &EndMessage| -> Result<End> {
-            let address: IpAddr = end.address.parse().map_err(|error| invalid(&error))?;
-            let port = end.port.map(u16::try_from).transpose().map_err(|error| invalid(&error))?;
-            Ok(End { address, port })
+            Ok(End { address: address(&end.address)?, port: end.port.map(port).transpose()? })
         };
         let between = match &message.between[..] {
             [] => None,
@@ -238,7 +291,10 @@ impl TryFrom<WantedMessage> for Wanted {
             _ => return Err(invalid(&"a flow has two ends")),
         };
         let filter = message.filter.map(FilterRequest::from);
-        Ok(Self { filter, between, from: message.from, to: message.to })
+        let condition =
+            |condition: &ConditionMessage| condition.ends.iter().map(Ends::try_from).collect::<Result<_>>();
+        let ends = message.conditions.iter().map(condition).collect::<Result<_>>()?;
+        Ok(Self { filter, between, from: message.from, to: message.to, ends })
     }
 }
 
@@ -367,12 +423,19 @@ pub(crate) fn decode_jobs(batch: &RecordBatch) -> Result<Vec<Job>> {
 mod tests {
     use super::*;
 
+    fn ends() -> Vec<Vec<Ends>> {
+        let source = Some("10.0.0.1".parse().unwrap());
+        let of = Ends { source, destination_port: Some(443), ..Ends::default() };
+        vec![vec![of, Ends { destination: source, source_port: Some(443), ..Ends::default() }], Vec::new()]
+    }
+
     fn table() -> Content {
         let wanted = Wanted {
             filter: Some("tcp port 80".into()),
             between: Some(Between::parse("[fe80::1].53:[fe80::2]").unwrap()),
             from: Some(1),
             to: Some(u64::MAX),
+            ends: ends(),
         };
         Content::Table(TableMessage {
             kind: KindMessage::Found as i32,
@@ -391,7 +454,7 @@ mod tests {
         assert_eq!(Content::Table(decoded.clone()), table());
         let wanted = Wanted::try_from(decoded.wanted.unwrap()).unwrap();
         assert_eq!(wanted.between, Some(Between::parse("[fe80::1].53:[fe80::2]").unwrap()));
-        assert_eq!((wanted.from, wanted.to), (Some(1), Some(u64::MAX)));
+        assert_eq!((wanted.from, wanted.to, wanted.ends), (Some(1), Some(u64::MAX), ends()));
         assert_eq!(decode(b"\x0a\x00", "the scheduler").unwrap(), None, "a message of Ballista");
     }
 
@@ -419,8 +482,10 @@ mod tests {
             }
         }
         let ends = vec![EndMessage { address: "10.0.0.1".into(), port: Some(70_000) }; 2];
-        let wanted = WantedMessage { filter: None, between: ends, from: None, to: None };
-        assert!(Wanted::try_from(wanted).is_err());
+        assert!(Wanted::try_from(WantedMessage { between: ends, ..WantedMessage::default() }).is_err());
+        let ends = vec![EndsMessage { source: Some("10.0.0".into()), ..EndsMessage::default() }];
+        let conditions = vec![ConditionMessage { ends }];
+        assert!(Wanted::try_from(WantedMessage { conditions, ..WantedMessage::default() }).is_err());
         let column: ArrayRef = Arc::new(LargeBinaryArray::from_iter_values([[0xff_u8; 4]]));
         assert!(decode_jobs(&RecordBatch::try_new(schema_of_jobs(), vec![column]).unwrap()).is_err());
     }

@@ -4,6 +4,7 @@
 //! read by different threads, or by different machines of a cluster: Ballista divides a stage by the partitions of its leaves,
 //! which must be of its own kinds.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -307,7 +308,7 @@ impl Part {
                         let mut rows = FoundRows::new(Arc::clone(&output.schema), job.place);
                         self.read_packets(&job, &*storage, &mut query, &mut rows, output)?
                     }
-                    Kind::Flows => self.read_flows(&job.segment, &*storage, output)?,
+                    Kind::Flows => self.read_flows(&job.segment, &*storage, &mut query, output)?,
                 };
                 if !is_read {
                     return Ok(());
@@ -383,11 +384,17 @@ impl Part {
         self.progress.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    fn read_flows(&self, segment: &Segment, storage: &dyn Storage, output: &Output) -> Result<bool> {
+    fn read_flows(
+        &self,
+        segment: &Segment,
+        storage: &dyn Storage,
+        query: &mut Query,
+        output: &Output,
+    ) -> Result<bool> {
         if self.is_stopped(output) {
             return Ok(false);
         }
-        if let Some(index) = self.index_of(segment, storage) {
+        if let Some(index) = self.index_of(segment, storage, query) {
             for rows in index.rows().chunks(output.rows) {
                 let fields = output.schema.fields().iter();
                 let columns =
@@ -401,11 +408,21 @@ impl Part {
         Ok(true)
     }
 
-    /// The index of a segment, made from the segment if it has none; `None` if the segment cannot be read.
-    fn index_of(&self, segment: &Segment, storage: &dyn Storage) -> Option<wirecap_index::Index> {
+    /// The index of a segment, perhaps without rows that cannot match. It is made from the segment if that has none; `None` if the
+    /// segment cannot be read.
+    fn index_of(
+        &self,
+        segment: &Segment,
+        storage: &dyn Storage,
+        query: &mut Query,
+    ) -> Option<wirecap_index::Index> {
         let name = segment.path.display().to_string();
         let loaded = storage.table(&segment.path).and_then(|table: Table| {
-            table.index().map_err(|error| wirecap_index::Without::Damaged(error.to_string()))
+            let index = match self.reading.wanted.ends.is_empty() {
+                true => table.index().map_err(Box::<dyn Error>::from),
+                false => query.index(table),
+            };
+            index.map_err(|error| wirecap_index::Without::Damaged(error.to_string()))
         });
         match loaded {
             Ok(index) => Some(index),

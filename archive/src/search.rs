@@ -5,7 +5,7 @@ use std::thread;
 
 use datafusion::physical_optimizer::pruning::PruningPredicate;
 use wirecap_filter::FilterRequest;
-use wirecap_index::{Between, FindError, Plan, Planned, Query};
+use wirecap_index::{Between, Ends, FindError, Plan, Planned, Query};
 
 use crate::location::Listing;
 use crate::sieve::Condition;
@@ -21,11 +21,14 @@ pub(crate) struct Wanted {
     pub(crate) between: Option<Between>,
     pub(crate) from: Option<u64>,
     pub(crate) to: Option<u64>,
+    /// From the conditions of a SQL query: of each, flows have one.
+    pub(crate) ends: Vec<Vec<Ends>>,
 }
 
 impl Wanted {
     pub(crate) fn query(&self) -> Query {
-        Query::new(self.filter.clone(), self.between, self.from, self.to)
+        let query = Query::new(self.filter.clone(), self.between, self.from, self.to);
+        query.with_ends(self.ends.iter().cloned())
     }
 
     /// Whether packets of these times may match.

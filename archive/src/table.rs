@@ -24,7 +24,7 @@ use crate::scan::{Access, Job, Reading, Scan};
 use crate::search::{self, Wanted};
 use crate::sieve;
 use crate::watch::Watch;
-use crate::{columns, found};
+use crate::{columns, ends, found};
 
 /// Which of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -310,8 +310,8 @@ impl TableProvider for ArchiveTable {
             listing.segments.retain(|_| keep.next().unwrap_or(true));
         }
         let parts = state.config().target_partitions().max(1);
-        let wanted = self.wanted(filters)?;
-        let (jobs, total, details) = match self.kind {
+        let wanted = Wanted { ends: ends::of(filters), ..self.wanted(filters)? };
+        let (jobs, total, mut details) = match self.kind {
             Kind::Packets | Kind::Found => {
                 let planned = plan(&listing, &wanted, predicate, &watch).await?;
                 self.packets(planned, &listing, all, &wanted, parts)
@@ -329,6 +329,9 @@ impl TableProvider for ArchiveTable {
                 return Ok(MemorySourceConfig::try_new_exec(&[vec![rows]], schema, projection.cloned())?);
             }
         };
+        if !wanted.ends.is_empty() {
+            details += ", indexes by addresses and ports";
+        }
         let jobs =
             jobs.iter().map(|part| Ok(vec![message::encode_jobs(part)?])).collect::<Result<Vec<_>>>()?;
         let jobs = MemorySourceConfig::try_new_exec(&jobs, message::schema_of_jobs(), None)?;

@@ -124,6 +124,41 @@ fn flows_sum_up_to_the_packets() {
         ))
     };
     assert_eq!(of("flows", "sum(packets)"), of("packets", "count(*)"));
+    // Of these conditions indexes read only the rows that may match.
+    let cases: &[Case] = &[
+        ("src_addr = '10.0.0.7'", |p| p.source.as_deref() == Some("10.0.0.7")),
+        ("'fd00::5' IN (src_addr, dst_addr)", |p| {
+            p.source.as_deref() == Some("fd00::5") || p.destination.as_deref() == Some("fd00::5")
+        }),
+        ("dst_port IN (80, 443) AND protocol = 17", |p| {
+            p.ports.is_some_and(|(_, port)| port == 80 || port == 443) && p.protocol == Some(17)
+        }),
+        ("(src_addr = '10.0.0.7' AND dst_port = 53) OR (dst_addr = '10.0.0.7' AND src_port = 53)", |p| {
+            let is = |address: &Option<String>| address.as_deref() == Some("10.0.0.7");
+            p.ports.is_some_and(|(from, to)| is(&p.source) && to == 53 || is(&p.destination) && from == 53)
+        }),
+        ("src_addr = '192.0.2.1'", |_| false),
+        ("src_addr = '10.0.0.7' AND src_addr = '10.0.0.8'", |_| false),
+    ];
+    for (condition, is_match) in cases {
+        let count = recordings.packets.iter().filter(|packet| is_match(packet)).count();
+        let packets =
+            recordings.sql(&format!("SELECT coalesce(sum(packets), 0) FROM flows WHERE {condition}"));
+        assert_eq!(packets, [count.to_string()], "{condition}");
+    }
+}
+
+#[test]
+fn explain_shows_that_indexes_are_searched_by_addresses_and_ports() {
+    let recordings = Recordings::new();
+    let is_searched = |condition: &str| {
+        let statement = format!("EXPLAIN SELECT flow FROM flows WHERE {condition}");
+        run(&["sql", "-a", recordings.archive(), &statement])
+            .text()
+            .contains("indexes by addresses and ports")
+    };
+    assert!(is_searched("src_addr = '10.0.0.7' AND packets > 1"));
+    assert!(!is_searched("src_addr = '10.0.0.7' OR packets > 1"));
 }
 
 /// The numbers in the line of a plan: segments, of how many, pieces, of how many.

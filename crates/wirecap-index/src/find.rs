@@ -277,12 +277,7 @@ impl From<Damaged> for Unread {
 
 /// The index of a segment with only those rows that may match.
 fn read_index(storage: &dyn Storage, path: &Path, query: &mut Query) -> Result<Index, Unread> {
-    let table = storage.table(path).map_err(Unread::Index)?;
-    let conditions = query.conditions(&table)?;
-    if !table.summary.pieces.iter().any(|piece| query.may_be_in_piece(piece)) {
-        return Ok(table.without_rows());
-    }
-    table.index_where(&conditions, &mut |row| Ok(query.may_match(row)?))
+    query.index(storage.table(path).map_err(Unread::Index)?)
 }
 
 /// The same of an index with all rows.
@@ -661,7 +656,10 @@ pub enum Fault {
 
 impl Fault {
     fn of_index() -> Self {
-        Self::Unreadable("its index belongs to a different file; run wirecap index to write a new one".into())
+        Self::Unreadable(
+            "its index does not match it: write a new one, with wirecap index on the machine that recorded"
+                .into(),
+        )
     }
 }
 

@@ -415,23 +415,19 @@ pub struct End {
     pub port: Option<u16>,
 }
 
-impl End {
-    fn is(self, address: Option<IpAddr>, port: Option<u16>) -> bool {
-        Some(self.address) == address && (self.port.is_none() || self.port == port)
-    }
-}
-
 /// The two ends of a connection; packets match in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Between(pub End, pub End);
 
 impl Between {
-    /// Whether a flow has these two ends.
-    pub fn has(&self, flow: &Flow) -> bool {
-        let ports =
-            flow.ports.map_or((None, None), |(source, destination)| (Some(source), Some(destination)));
-        let is = |a: End, b: End| a.is(flow.source, ports.0) && b.is(flow.destination, ports.1);
-        is(self.0, self.1) || is(self.1, self.0)
+    /// The flows between these ends, in both directions.
+    pub fn flows(&self) -> [Ends; 2] {
+        [(self.0, self.1), (self.1, self.0)].map(|(source, destination)| Ends {
+            source: Some(source.address),
+            destination: Some(destination.address),
+            source_port: source.port,
+            destination_port: destination.port,
+        })
     }
 
     /// Parses `A:B`. Each end is an address as tcpdump prints it, with or without a port after a dot: `10.0.0.1.80`. An
@@ -469,6 +465,49 @@ impl Between {
             (Some(a), Some(b)) => Ok(Self(a, b)),
             _ => Err(expected()),
         }
+    }
+}
+
+/// Addresses and ports of flows, each `None` if it may be any or none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// The source address.
+    pub source: Option<IpAddr>,
+    /// The destination address.
+    pub destination: Option<IpAddr>,
+    /// The source port.
+    pub source_port: Option<u16>,
+    /// The destination port.
+    pub destination_port: Option<u16>,
+}
+
+impl Ends {
+    /// Whether a flow has them.
+    pub fn has(&self, flow: &Flow) -> bool {
+        fn is<T: PartialEq>(wanted: Option<T>, of_flow: Option<T>) -> bool {
+            wanted.is_none() || wanted == of_flow
+        }
+        let (source_port, destination_port) = flow.ports.unzip();
+        is(self.source, flow.source)
+            && is(self.destination, flow.destination)
+            && is(self.source_port, source_port)
+            && is(self.destination_port, destination_port)
+    }
+
+    /// Those of flows that have both; `None` if there are no such flows.
+    pub fn and(&self, other: &Self) -> Option<Self> {
+        fn both<T: PartialEq>(one: Option<T>, other: Option<T>) -> Option<Option<T>> {
+            match (one, other) {
+                (Some(one), Some(other)) => (one == other).then_some(Some(one)),
+                (one, other) => Some(one.or(other)),
+            }
+        }
+        Some(Self {
+            source: both(self.source, other.source)?,
+            destination: both(self.destination, other.destination)?,
+            source_port: both(self.source_port, other.source_port)?,
+            destination_port: both(self.destination_port, other.destination_port)?,
+        })
     }
 }
 

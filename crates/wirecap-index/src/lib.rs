@@ -27,7 +27,7 @@ pub use blocks::Damaged;
 pub use build::{Built, build};
 pub use extract::Extract;
 pub use find::{Fault, FindError, Found, Note, Outcome, Packet, Plan, Planned, PlannedReader, Sieve, plan};
-pub use flow::{Between, End, Flow, Fragment, Headers, LENGTH, Vlan};
+pub use flow::{Between, End, Ends, Flow, Fragment, Headers, LENGTH, Vlan};
 pub use idle::be_idle;
 pub use query::{Query, QueryError};
 pub use row::{Index, Part, Row, SLICE_NANOS};

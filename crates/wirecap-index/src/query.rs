@@ -8,8 +8,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use wirecap_filter::{CompiledFilter, Context, Filter, FilterError, FilterRequest, Need, Unsupported};
 use wirecap_savefile::{LinkType, Record, Timestamp};
 
-use crate::flow::{Between, Flow, Headers};
-use crate::row::{Part, Row};
+use crate::blocks::Damaged;
+use crate::flow::{Between, Ends, Flow, Headers};
+use crate::row::{Index, Part, Row};
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
 
@@ -21,7 +22,8 @@ const LINK_TYPES: [LinkType; 5] =
 #[derive(Debug, Default)]
 pub struct Query {
     filter: Option<FilterRequest>,
-    between: Option<Between>,
+    /// Of each, packets have one.
+    ends: Vec<Vec<Ends>>,
     /// Nanoseconds since the epoch.
     from: u64,
     /// The first nanosecond after the period.
@@ -71,7 +73,15 @@ impl Query {
         to: Option<u64>,
     ) -> Self {
         let (from, to) = (from.unwrap_or(0), to.unwrap_or(u64::MAX));
-        Self { filter, between, from, to, ..Self::default() }
+        let ends = between.map(|between| between.flows().to_vec()).into_iter().collect();
+        Self { filter, ends, from, to, ..Self::default() }
+    }
+
+    /// The packets of this query whose flows also have one of the `ends` of each condition.
+    #[must_use]
+    pub fn with_ends(mut self, conditions: impl IntoIterator<Item = Vec<Ends>>) -> Self {
+        self.ends.extend(conditions);
+        self
     }
 
     /// Checks that the filter is valid for packets of at least one link type that expressions are written for.
@@ -111,22 +121,30 @@ impl Query {
         piece.packets > 0 && self.is_in_time(piece.earliest, piece.latest)
     }
 
+    /// Reads the rows of an index that may match, and only the parts of the file that contain such rows.
+    ///
+    /// # Errors
+    ///
+    /// [`QueryError`] if the filter does not apply to packets of the segment, and [`Damaged`] if a part that was read is invalid;
+    /// both converted to `E`.
+    pub fn index<E: From<QueryError> + From<Damaged>>(&mut self, table: Table) -> Result<Index, E> {
+        let conditions = self.conditions(&table)?;
+        if !table.summary.pieces.iter().any(|piece| self.may_be_in_piece(piece)) {
+            return Ok(table.without_rows());
+        }
+        table.index_where(&conditions, &mut |row| Ok(self.may_match(row)?))
+    }
+
     /// Conditions on the addresses and ports of rows that may match: of each, rows meet one alternative.
-    pub(crate) fn conditions(&mut self, table: &Table) -> Result<Vec<Vec<Wanted>>, QueryError> {
+    fn conditions(&mut self, table: &Table) -> Result<Vec<Vec<Wanted>>, QueryError> {
         let mut conditions = Vec::new();
-        if let Some(Between(a, b)) = self.between {
-            let mut alternatives: Vec<Wanted> = [(a, b), (b, a)]
-                .map(|(source, destination)| Wanted {
-                    source: Some(source.address.to_string()),
-                    destination: Some(destination.address.to_string()),
-                    ports: (source.port, destination.port),
-                    is_without_addresses: false,
-                })
-                .into();
-            // A row of unknown flow may contain any flow.
-            let has_unknown = table.layouts.as_ref().is_none_or(|layouts| {
-                layouts.iter().any(|layout| layout.flow == Flow::unknown(layout.flow.link_type))
-            });
+        // A row of unknown flow may contain any flow.
+        let has_unknown = table
+            .layouts
+            .as_ref()
+            .is_none_or(|layouts| layouts.iter().any(|layout| is_unknown(&layout.flow)));
+        for ends in &self.ends {
+            let mut alternatives: Vec<Wanted> = ends.iter().map(Wanted::of).collect();
             if has_unknown {
                 alternatives.push(Wanted { is_without_addresses: true, ..Wanted::default() });
             }
@@ -165,9 +183,8 @@ impl Query {
     /// Whether packets of the row may match.
     pub(crate) fn may_match(&mut self, row: &Row) -> Result<bool, QueryError> {
         // A row of unknown flow may contain this flow.
-        let is_unknown = row.flow == Flow::unknown(row.flow.link_type);
-        let is_between = is_unknown || self.between.is_none_or(|between| between.has(&row.flow));
-        if !is_between || !self.is_in_time(row.first, row.last) {
+        let may_have = is_unknown(&row.flow) || self.has(&row.flow);
+        if !may_have || !self.is_in_time(row.first, row.last) {
             return Ok(false);
         }
         Ok(self.compiled(row.flow.link_type)?.is_none_or(|compiled| compiled.may_match(row, row.tcp_flags)))
@@ -202,7 +219,12 @@ impl Query {
         {
             return Ok(false);
         }
-        Ok(self.between.is_none_or(|between| between.has(&Headers::of(link_type, record.data).flow)))
+        Ok(self.ends.is_empty() || self.has(&Headers::of(link_type, record.data).flow))
+    }
+
+    /// Whether a flow has one of the ends of each condition.
+    fn has(&self, flow: &Flow) -> bool {
+        self.ends.iter().all(|ends| ends.iter().any(|ends| ends.has(flow)))
     }
 }
 
@@ -211,6 +233,10 @@ impl Compiled {
     fn may_match(&self, row: &Row, tcp_flags: Option<(u8, u8)>) -> bool {
         row.sketches_with(tcp_flags).iter().any(|sketch| self.filter.can_match(sketch))
     }
+}
+
+fn is_unknown(flow: &Flow) -> bool {
+    *flow == Flow::unknown(flow.link_type)
 }
 
 /// The values that the columns of a row need if its packets can match.

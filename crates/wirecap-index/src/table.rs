@@ -34,7 +34,7 @@ use parquet::schema::types::{ColumnPath, SchemaDescPtr, SchemaDescriptor};
 use wirecap_savefile::{Format, LinkType};
 
 use crate::blocks::{Blocks, Content, Damaged, NO_CHECKSUM, no_blocks, seal};
-use crate::flow::{Flow, Fragment, Vlan};
+use crate::flow::{Ends, Flow, Fragment, Vlan};
 use crate::identity::Identity;
 use crate::row::{Index, Part, Row, Summary};
 use crate::segment::Piece;
@@ -793,6 +793,17 @@ pub(crate) struct Wanted {
     pub(crate) ports: (Option<u16>, Option<u16>),
     /// Whether the rows have no addresses.
     pub(crate) is_without_addresses: bool,
+}
+
+impl Wanted {
+    pub(crate) fn of(ends: &Ends) -> Self {
+        Self {
+            source: ends.source.map(|address| address.to_string()),
+            destination: ends.destination.map(|address| address.to_string()),
+            ports: (ends.source_port, ends.destination_port),
+            is_without_addresses: false,
+        }
+    }
 }
 
 /// The Bloom filters of a row group, each of which is read when it is needed.

@@ -2,12 +2,12 @@
 //! generator.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::slice::from_ref;
 
 use proptest::prelude::*;
 use wirecap_filter::{CompiledFilter, Context, Filter};
-use wirecap_index::{Between, Built, Headers, Query, SLICE_NANOS, build, index_path, load, write};
+use wirecap_index::{Between, Built, Ends, Headers, Query, SLICE_NANOS, build, index_path, load, write};
 use wirecap_savefile::LinkType;
 
 use crate::files::{Packet, find, ip_packet, query, write_segment};
@@ -69,8 +69,28 @@ fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
         let (source, destination) = (flow.source.unwrap(), flow.destination.unwrap());
         let between = Between::parse(&format!("{destination}:{source}")).unwrap();
         let found = find(from_ref(&path), Query::new(None, Some(between), None, None)).0;
-        let is_between = |packet: &&Packet| between.has(&Headers::of(LinkType::ETHERNET, &packet.data).flow);
+        let is_between = |packet: &&Packet| {
+            let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
+            let ends = [flow.source, flow.destination];
+            ends == [Some(source), Some(destination)] || ends == [Some(destination), Some(source)]
+        };
         assert!(found.iter().eq(packets.iter().filter(is_between)), "{between}");
+        // The same flows in one of the directions, as a condition and a half of it.
+        let ports = flow.ports.unwrap();
+        let from = Ends { source: Some(source), ..Ends::default() };
+        let to = Ends { destination: Some(destination), destination_port: Some(ports.1), ..Ends::default() };
+        let other = Ends { source: Some(Ipv4Addr::BROADCAST.into()), ..Ends::default() };
+        let both = Query::new(None, None, None, None).with_ends([vec![from, other], vec![other, to]]);
+        let found = find(from_ref(&path), both).0;
+        let is_one = |packet: &&Packet| {
+            let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
+            (flow.source, flow.destination) == (Some(source), Some(destination))
+                && flow.ports.is_some_and(|(_, port)| port == ports.1)
+        };
+        assert!(found.iter().eq(packets.iter().filter(is_one)), "{from:?} {to:?}");
+        assert!(!found.is_empty(), "{from:?} {to:?}");
+        let neither = Query::new(None, None, None, None).with_ends([vec![from], vec![other]]);
+        assert!(find(from_ref(&path), neither).0.is_empty(), "{from:?} {other:?}");
     }
 }
 
