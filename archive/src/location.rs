@@ -237,20 +237,19 @@ impl Objects {
             None if !self.objects.is_empty() => Err(Without::Missing),
             None => self.runtime.block_on(self.store.head(&key(path))).map_err(|error| match error {
                 object_store::Error::NotFound { .. } => Without::Missing,
-                error => Without::Damaged(error.to_string()),
+                error => Without::Unreadable(error.to_string()),
             }),
         }
     }
 
     /// Fetches an index; its bytes, too.
     fn fetch(&self, index: &ObjectMeta) -> Result<(Table, Bytes), Without> {
-        let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
         let get = async { self.store.get(&index.location).await?.bytes().await };
         let bytes = match self.runtime.block_on(get) {
             Err(object_store::Error::NotFound { .. }) => return Err(Without::Missing),
-            other => other.map_err(|error| damaged(&error))?,
+            other => other.map_err(|error| Without::Unreadable(error.to_string()))?,
         };
-        let table = Table::open(bytes.clone()).map_err(|error| damaged(&error))?;
+        let table = Table::open(bytes.clone()).map_err(|error| Without::Damaged(error.to_string()))?;
         Ok((table, bytes))
     }
 }

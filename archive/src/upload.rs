@@ -38,7 +38,8 @@ const END: Duration = Duration::from_secs(10);
 
 /// Upload complete segments and their indexes from a sensor to an archive
 ///
-/// Segments of the directory whose names end in .part are incomplete and are not uploaded. Missing indexes are written first.
+/// Segments of the directory whose names end in .part, or that a recorder has locked, are incomplete and are not uploaded. Missing
+/// indexes are written first.
 /// Each file is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the
 /// command can be interrupted and repeated at any time. It runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
@@ -48,7 +49,7 @@ const END: Duration = Duration::from_secs(10);
 
 Exit status:
   0  all complete segments are in the archive, or a signal ended --watch and no segment has failed
-  1  a segment is not in the archive, or a signal ended the command without --watch
+  1  a segment is not in the archive or cannot be removed here, or a signal ended the command without --watch
   2  the command line is wrong")]
 pub(crate) struct Arguments {
     /// The directory with the recording
@@ -205,7 +206,7 @@ struct Upload<'a> {
     is_terminal: bool,
     /// Segments that are in the archive, or that cannot be uploaded as they are.
     settled: HashMap<PathBuf, Stamp>,
-    /// Segments that are not in the archive because of an error.
+    /// Segments that are not in the archive, or are still here despite `--remove`, because of an error.
     failed: BTreeSet<PathBuf>,
     sums: Sums,
 }
@@ -229,13 +230,17 @@ impl Upload<'_> {
         };
         self.watch.end()?;
         self.report();
+        let or_there = if self.arguments.remove { ", or was not removed here" } else { "" };
+        let or_removed = if self.arguments.remove { ", or were not removed here" } else { "" };
         match self.failed.len() {
             // A signal ends the loop.
             0 if self.arguments.watch => Ok(()),
             _ if is_stopped && !self.arguments.watch => Err(interrupted()),
             0 => Ok(()),
-            1 => Err(Failure::Failed("one segment is not in the archive".into())),
-            count => Err(Failure::Failed(format!("{count} segments are not in the archive").into())),
+            1 => Err(Failure::Failed(format!("one segment is not in the archive{or_there}").into())),
+            count => {
+                Err(Failure::Failed(format!("{count} segments are not in the archive{or_removed}").into()))
+            }
         }
     }
 
@@ -259,6 +264,10 @@ impl Upload<'_> {
             };
             let stamp = Stamp::new(&metadata);
             if self.settled.get(path) == Some(&stamp) {
+                continue;
+            }
+            if is_being_written(path) {
+                self.sums.not_complete += 1;
                 continue;
             }
             let place = format!("file {} of {}", number + 1, complete.len());
@@ -343,8 +352,10 @@ impl Upload<'_> {
         if self.arguments.remove {
             still_is(path, stamp)?;
             // In the reverse order, a kill in between would leave an index without a segment.
-            wirecap_index::remove(path)?;
-            fs::remove_file(path)?;
+            let removed = wirecap_index::remove(path).and_then(|()| fs::remove_file(path));
+            removed.map_err(|error| {
+                Trouble::File(format!("it is in the archive, and cannot be removed here: {error}"))
+            })?;
         }
         Ok(match had_segment && had_index {
             true => Done::Existed,
@@ -413,6 +424,12 @@ impl Upload<'_> {
             grouped(not_complete),
         ));
     }
+}
+
+/// Whether a recorder holds its lock on the file. A single file of a recording has its final name from the start.
+fn is_being_written(path: &Path) -> bool {
+    // A file that cannot be opened is reported by whoever reads it.
+    File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 fn still_is(path: &Path, stamp: Stamp) -> Result<(), Trouble> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use wirecap_index::{Ensured, ensure, index_path};
+use wirecap_savefile::{FileSink, Sink};
 use wirecap_testbed::{skip, wait_until};
 
 use crate::recordings::{BEGIN, Packet, Random, SECOND, STEP, packets, record, run};
@@ -342,6 +343,71 @@ fn a_damaged_segment_is_named_and_stays() {
     assert!(run.said.contains("one segment is not in the archive"), "{}", run.said);
     assert_eq!(spool.files(), ["torn.pcapng.zst"]);
     assert_eq!(files(archive.path()).len(), 4);
+}
+
+#[test]
+fn a_file_that_is_being_recorded_stays_until_it_is_complete() {
+    let mut spool = Spool::new(1, 2);
+    let path = spool.add("single.pcapng", 3, SMALL);
+    let archive = tempfile::tempdir().unwrap();
+    let to = archive.path().to_str().unwrap();
+    let upload = || run(&["upload", spool.path(), "-a", to, "--sensor", "lab-1", "--remove"]);
+    // A recorder that has written all of its packets so far.
+    let bytes = fs::read(&path).unwrap();
+    let mut recorder = FileSink::replace(&path).unwrap();
+    recorder.append(&bytes).unwrap();
+    let first = upload();
+    assert!(first.is_success, "{}", first.said);
+    assert!(first.said.contains("0 failed, 1 not complete"), "{}", first.said);
+    assert_eq!(spool.files(), ["single.pcapng"]);
+    drop(recorder);
+    let second = upload();
+    assert!(second.is_success, "{}", second.said);
+    spool.check_all(archive.path(), "lab-1");
+}
+
+#[test]
+fn without_permissions_files_are_reported_and_stay() {
+    if !is_root() {
+        return skip("running a command as another user needs root");
+    }
+    let spool = Spool::new(1, 2);
+    let archive = tempfile::tempdir().unwrap();
+    let to = archive.path().to_str().unwrap();
+    let arguments = ["upload", spool.path(), "-a", to, "--sensor", "lab-1", "--remove"];
+    let allow = |path: &Path, mode: u32| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let as_other_user = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+        let output = command.arg(env!("CARGO_BIN_EXE_wirecap-archive")).args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    ensure(&spool.folder.path().join("rec_00000.pcapng.zst"), &mut |_| true).unwrap();
+    allow(archive.path(), 0o777);
+    allow(spool.folder.path(), 0o755);
+    let segments: Vec<PathBuf> = spool.recorded.keys().map(|name| spool.folder.path().join(name)).collect();
+    for path in &segments {
+        allow(path, 0o600);
+    }
+    let (status, said) = as_other_user();
+    assert_eq!(status, Some(1), "{said}");
+    for path in &segments {
+        assert!(said.contains(&format!("cannot open {}: Permission denied", path.display())), "{said}");
+    }
+    assert!(said.contains("2 segments are not in the archive"), "{said}");
+    for path in &segments {
+        allow(path, 0o644);
+        allow(&index_path(path), 0o644);
+    }
+    let (status, said) = as_other_user();
+    assert_eq!(status, Some(1), "{said}");
+    assert!(said.contains("it is in the archive, and cannot be removed here: Permission denied"), "{said}");
+    assert!(said.contains("2 segments are not in the archive, or were not removed here"), "{said}");
+    assert_eq!(spool.files().len(), 4);
+    assert!(run(&arguments).is_success);
+    spool.check_all(archive.path(), "lab-1");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod recording;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -50,6 +51,37 @@ fn files(directory: &Path, is_index: bool) -> Vec<PathBuf> {
     files.retain(|path| path.to_str().unwrap().ends_with(".flows.parquet") == is_index);
     files.sort();
     files
+}
+
+/// The files of a recording have mode 0600.
+#[test]
+fn find_reports_files_that_the_user_may_not_read() {
+    if !privileged() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let directory = folder.path().to_str().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // A pcap file with a packet of 60 bytes.
+    let words: [u32; 10] = [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1, 1_700_000_000, 0, 60, 60];
+    let mut file: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    file.resize(file.len() + 60, 0);
+    for (name, mode) in [("open.pcap", 0o644), ("private.pcap", 0o600)] {
+        fs::write(folder.path().join(name), &file).unwrap();
+        fs::set_permissions(folder.path().join(name), fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let find = |user: &str| {
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", WIRECAP]);
+        let output = command.args(["find", directory, "--count"]).stdin(Stdio::null()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (output.status.code(), text(output.stdout).trim().parse::<u64>().ok(), text(output.stderr))
+    };
+    let (status, packets, said) = find("0");
+    assert_eq!((status, packets), (Some(0), Some(2)), "{said}");
+    let (status, packets, said) = find("65534");
+    assert_eq!((status, packets), (Some(1), Some(1)), "{said}");
+    assert!(said.contains("private.pcap: Permission denied"), "{said}");
 }
 
 #[test]

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use wirecap_savefile::ReadError;
+use wirecap_units::size::human_bytes;
 
+use crate::blocks::Damaged;
 use crate::build::{Built, build};
 use crate::identity::{Identity, modified};
 use crate::row::Index;
@@ -34,7 +36,9 @@ pub fn index_path(segment: &Path) -> PathBuf {
 pub enum Without {
     /// There is none.
     Missing,
-    /// It cannot be read, or contradicts itself.
+    /// The storage does not deliver it.
+    Unreadable(String),
+    /// Its checksums are wrong, or it contradicts itself.
     Damaged(String),
     /// The index is that of another segment, or the segment has changed since.
     Stale,
@@ -46,6 +50,7 @@ impl fmt::Display for Without {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing => f.write_str("it has no index"),
+            Self::Unreadable(problem) => write!(f, "its index cannot be read: {problem}"),
             Self::Damaged(problem) => write!(f, "its index is damaged: {problem}"),
             Self::Stale => f.write_str("the file was changed after its index was written"),
         }
@@ -54,21 +59,26 @@ impl fmt::Display for Without {
 
 /// The index file of a segment, if it is valid as far as it was read.
 pub(crate) fn open(segment: &Path) -> Result<Table, Without> {
-    let damaged = |error: &dyn fmt::Display| Without::Damaged(error.to_string());
+    let unreadable = |error: io::Error| Without::Unreadable(error.to_string());
     let path = index_path(segment);
     let mut options = File::options();
     let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&path);
     let file = match file {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(Without::Missing),
-        Err(error) => return Err(damaged(&error)),
+        Err(error) => return Err(unreadable(error)),
         Ok(file) => file,
     };
-    let metadata = file.metadata().map_err(|error| damaged(&error))?;
-    if metadata.len() > INDEX_BYTES_MAX || !metadata.is_file() {
-        return Err(damaged(&"it is too large"));
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(Without::Damaged("it is not a regular file".to_owned()));
     }
-    let table = Table::open_file(file, metadata.len()).map_err(|error| damaged(&error))?;
-    let now = Identity::of(segment).map_err(|error| damaged(&error))?;
+    if metadata.len() > INDEX_BYTES_MAX {
+        let (bytes, bytes_max) = (human_bytes(metadata.len()), human_bytes(INDEX_BYTES_MAX));
+        return Err(Without::Damaged(format!("it has {bytes}, more than {bytes_max}")));
+    }
+    let damaged = |error: Damaged| Without::Damaged(error.to_string());
+    let table = Table::open_file(file, metadata.len()).map_err(damaged)?;
+    let now = Identity::of(segment).map_err(unreadable)?;
     let then = table.summary.identity;
     // A copy may be newer than the time in its index; a changed segment is newer than its index.
     let is_later = now.modified != then.modified && now.modified > modified(&metadata);
@@ -216,7 +226,7 @@ fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 /// The segments at `place`: a file, or the savefiles of a directory in the order of their names, with those that are being
-/// written.
+/// written, and with files that cannot be opened, which may be savefiles.
 ///
 /// # Errors
 ///
@@ -228,7 +238,7 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(place)? {
         let path = entry?.path();
-        if is_savefile(&path) {
+        if may_be_savefile(&path) {
             found.push(path);
         }
     }
@@ -236,16 +246,21 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file begins like a savefile, compressed or not.
-fn is_savefile(path: &Path) -> bool {
+/// Whether a file begins like a savefile, compressed or not. A file that cannot be opened may be one: whoever reads the segments
+/// reports it.
+fn may_be_savefile(path: &Path) -> bool {
     let is_index = |path: &Path| {
         path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))
     };
     if is_index(path) || !fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
         return false;
     }
+    let mut file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) => return error.kind() != io::ErrorKind::NotFound,
+    };
     let mut head = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
+    let read = file.read_exact(&mut head);
     let (head, swapped) = (u32::from_le_bytes(head), u32::from_be_bytes(head));
     let is_known = |magic: u32| {
         matches!(magic, 0x0a0d_0d0a | 0xa1b2_c3d4 | 0xa1b2_3c4d | 0xa1b2_cd34 | 0xfd2f_b528)
