@@ -100,6 +100,8 @@ pub(crate) struct EngineOptions {
     pool: Option<u32>,
 
     /// Buffer memory for all rings together, instead of R: 512M, 2G
+    ///
+    /// Units are powers of 1,024: 512M is 512 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     buffer: Option<u64>,
 
