@@ -15,7 +15,8 @@ const PROGRAM: &str = "wirecap-archive";
 
 /// Search recordings in a directory or in object storage with SQL or filters
 ///
-/// Runs the program wirecap-archive, which is installed separately; `wirecap archive --help` shows its help.
+/// Runs the program wirecap-archive, which is installed separately. `wirecap archive --help` lists its commands, and
+/// `wirecap archive COMMAND --help` their options.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {

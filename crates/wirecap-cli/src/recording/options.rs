@@ -80,7 +80,7 @@ pub(crate) struct FileOptions {
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "file_time")]
     tcpdump_seconds: Option<u64>,
 
-    /// tcpdump: with -C, reuse this many files; with -G, end after this many
+    /// tcpdump: with -C, reuse this many files; with -G, end after this many; with both, ignored
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     tcpdump_files: Option<u64>,
 
