@@ -156,7 +156,11 @@ fn condition(text: &str) -> Result<Condition, String> {
         "files" => Condition::Files(number()?),
         "printname" => Condition::PrintName(value.into()),
         "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
-        _ => return Err(format!("unknown condition {name}:{value}")),
+        _ => {
+            let expected =
+                "filesize, duration, interval, packets, files, printname, nametimenum:1 or nametimenum:2";
+            return Err(format!("unknown condition {name}:{value}: expected {expected}"));
+        }
     })
 }
 
