@@ -25,7 +25,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 endif
 
 help: ## Lists the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /make \1	/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1	/' | expand -t 16
 
 build: deps-build ## The wirecap command, in target/release
 	cargo build --release --locked -p wirecap-cli
@@ -137,7 +137,7 @@ faults: deps-test ## Records to failing disks in all combinations, and kills a h
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- a_stalled_disk
 
-skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of two: minutes
+skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of two: 15 minutes
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 6 cargo test --locked -p wirecap --test group -- skew::
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 1 cargo test --locked -p wirecap-cli --test forward -- load::with_heavy
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 2 cargo test --locked -p wirecap-pcap --test group -- heavy_handlers the_statistics

@@ -15,7 +15,8 @@ const PROGRAM: &str = "wirecap-archive";
 
 /// Search recordings in a directory or in object storage with SQL or filters
 ///
-/// Runs the program wirecap-archive, which is installed separately; `wirecap archive --help` shows its help.
+/// Runs the program wirecap-archive, which is installed separately. `wirecap archive --help` lists its commands, and
+/// `wirecap archive COMMAND --help` their options.
 #[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
@@ -31,7 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let error = Command::new(&program).args(&arguments.words).exec();
     Err(Failure::Failed(match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{PROGRAM} is not installed: build it with make archive in the source of wirecap, and copy it to the directory of wirecap or to one in PATH"
+            "{PROGRAM} is not installed: build it with make archive in the source of wirecap, and copy it to the directory of the command wirecap or to one in PATH"
         )
         .into(),
         _ => format!("cannot run {}: {error}", program.display()).into(),

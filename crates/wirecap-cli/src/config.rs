@@ -38,9 +38,10 @@ pub(crate) fn with_file(
     file: &Path,
     command: &Command,
 ) -> Result<Vec<OsString>, Failure> {
-    let cannot = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-    let text = fs::read_to_string(file).map_err(|error| Failure::Failed(cannot(&error).into()))?;
-    let options = flags(&text, command).map_err(|error| Failure::Usage(cannot(&error)))?;
+    let name = file.display();
+    let text = fs::read_to_string(file)
+        .map_err(|error| Failure::Failed(format!("cannot read {name}: {error}").into()))?;
+    let options = flags(&text, command).map_err(|error| Failure::Usage(format!("{name}: {error}")))?;
     let (program, others) = arguments.split_at(2.min(arguments.len()));
     let options = options.into_iter().map(OsString::from);
     Ok(program.iter().cloned().chain(options).chain(others.iter().cloned()).collect())

@@ -62,7 +62,8 @@ impl FilterOptions {
 /// The text of a file; - is standard input.
 fn read(path: &Path) -> Result<String, Failure> {
     let path = if path.as_os_str() == "-" { Path::new("/dev/stdin") } else { path };
-    fs::read_to_string(path).map_err(|error| Failure::Failed(format!("{}: {error}", path.display()).into()))
+    let failed = |error| Failure::Failed(format!("cannot read {}: {error}", path.display()).into());
+    fs::read_to_string(path).map_err(failed)
 }
 
 /// The expression in a file, without comments, which begin with #, as in tcpdump.

@@ -79,7 +79,7 @@ impl From<FindError> for Failure {
     fn from(error: FindError) -> Self {
         match error {
             FindError::Query(..) => Self::Usage(error.to_string()),
-            error => Self::Failed(error.into()),
+            FindError::Stopped => Self::Failed("interrupted".into()),
         }
     }
 }
@@ -91,7 +91,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut query = Query::new(filter, arguments.flow, arguments.from, arguments.to);
     query.check().map_err(|error| Failure::Usage(error.to_string()))?;
     if segments.is_empty() {
-        return Err(Failure::Failed("no recordings in these directories".into()));
+        let places = places::names(&arguments.words);
+        return Err(Failure::Failed(format!("no recordings in {places}").into()));
     }
     match output::is_standard_output(&arguments.write) {
         _ if arguments.count || arguments.list => output::check_open()?,
@@ -211,13 +212,15 @@ impl Teller {
             }
             Note::Scanning(path, bytes) if self.live.is_due().is_some() => {
                 self.live.show(format!(
-                    "reading {}, which has no index: {}",
+                    "reading {}, which has no valid index: {}",
                     path.display(),
                     human_bytes(*bytes)
                 ));
             }
             Note::Looked(..) | Note::Scanning(..) => {}
-            Note::Vanished(path) => announce(&format!("{} was removed meanwhile", path.display())),
+            Note::Vanished(path) => {
+                announce(&format!("{} was removed before all of it was read", path.display()));
+            }
             Note::Faulty(path, error) => {
                 self.faulty += 1;
                 announce(&format!("{}: {}", path.display(), causes(*error)));

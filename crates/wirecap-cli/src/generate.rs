@@ -58,7 +58,7 @@ pub(crate) struct Arguments {
 
     /// Frames per second on all queues: 500, 10k, 1.5Mpps
     ///
-    /// [default: as fast as possible; 100k with a model]
+    /// Units are powers of 1,000. [default: as fast as possible; 100k with a model]
     #[arg(long, value_name = "RATE", value_parser = size::rate)]
     rate: Option<u64>,
 

@@ -34,7 +34,7 @@ const EXAMPLES: [(&str, Examples); 20] = [
             ("Record matching packets only:", "wirecap capture -i eth1 -w dns.pcapng udp and port 53"),
             ("Record four receive queues into a pipe:", "wirecap capture -i eth1@0-3 -w - | tshark -r -"),
             (
-                "Record for weeks: a compressed file per hour, 500 GB at most, 20 GB of the disk kept free, without privileges:",
+                "Record for weeks: a compressed file per hour, 500 GiB at most, 20 GiB of the disk kept free, without privileges:",
                 "wirecap capture -i eth1 -w /data/eth1-%Y%m%d-%H%M%S-%i.pcapng.zst --file-time 1h --keep-bytes 500G --keep-free 20G -Z wirecap",
             ),
             ("A ring of ten files, as tcpdump:", "wirecap capture -i eth1 -w trace.pcap -C 100 -W 10"),

@@ -55,9 +55,9 @@ pub(crate) struct CaptureOptions {
 
     /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
-    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It takes more from the
-    /// shared buffers as long as no more than a quarter arrives between two checks of the keeper thread, as with
-    /// --warm. Requires one receive queue per ring.
+    /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It also receives shared
+    /// buffers. At rates at which more than a quarter of R x M packets arrive between two checks of the keeper thread
+    /// (see --warm), packets may be lost although shared buffers are free. Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -100,6 +100,8 @@ pub(crate) struct EngineOptions {
     pool: Option<u32>,
 
     /// Buffer memory for all rings together, instead of R: 512M, 2G
+    ///
+    /// Units are powers of 1,024: 512M is 512 MiB.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     buffer: Option<u64>,
 

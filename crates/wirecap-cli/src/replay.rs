@@ -40,6 +40,8 @@ pub(crate) struct Arguments {
     speed: Option<f64>,
 
     /// Constant rate: 500, 50k, 1.5Mpps; 100Mbps, 1Gbps
+    ///
+    /// Units are powers of 1,000.
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<Pace>,
 

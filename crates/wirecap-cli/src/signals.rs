@@ -69,7 +69,8 @@ pub(crate) fn end_asked_for() -> bool {
 
 /// Stops the capture of `stopper` at the first signal, which is an event of it.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
-    on_signal(|signal| events::log(Kind::End, &format!("ending: {}", name(signal))), move || stopper.stop())
+    let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
+    on_signal(report, "interrupted twice: statistics and buffered packets lost", move || stopper.stop())
 }
 
 /// Whether a signal came, from now on.
@@ -86,7 +87,7 @@ impl Interruption {
     pub(crate) fn watch_and(answer: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let interruption = Self::default();
         let noticed = interruption.clone();
-        on_signal(drop, move || {
+        on_signal(drop, "interrupted twice", move || {
             noticed.0.store(true, Ordering::Relaxed);
             answer();
         })?;
@@ -121,8 +122,8 @@ type End = Box<dyn FnOnce() + Send>;
 /// The first request for the end takes it out.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
-/// Runs `report` and `end` at the first signal. If the process ends at once, the kernel cleans up.
-fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+/// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
+fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -140,7 +141,7 @@ fn on_signal(report: fn(i32), end: impl FnOnce() + Send + 'static) -> io::Result
                     ask_for_end();
                 }
                 Request::Second => {
-                    eprintln!("wirecap: interrupted twice: statistics and buffered packets lost");
+                    eprintln!("wirecap: {message}");
                     process::exit(1);
                 }
                 Request::Skip => SKIPPED.store(true, Ordering::Relaxed),

@@ -36,6 +36,12 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
     }
 }
 
+/// The places in the first words, for a message.
+pub(super) fn names(words: &[String]) -> String {
+    let names = words.iter().take_while(|word| named(word).is_ok_and(|places| !places.is_empty()));
+    names.map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
 /// The files or directories that a word names; none if it names none.
 fn named(word: &str) -> Result<Vec<PathBuf>, Failure> {
     if Path::new(word).exists() {

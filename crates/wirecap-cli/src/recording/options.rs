@@ -24,7 +24,7 @@ use crate::size;
 pub(crate) struct FileOptions {
     /// Start a new file before this size is exceeded: 100M
     ///
-    /// With several files, FILE is a strftime(3) pattern in which %i is the file's number; without a pattern,
+    /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3) pattern in which %i is the file's number; without a pattern,
     /// _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named FILE.part.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
@@ -42,10 +42,14 @@ pub(crate) struct FileOptions {
     keep_files: Option<u64>,
 
     /// Keep at most this many bytes, including earlier runs; delete the oldest
+    ///
+    /// Units are powers of 1,024: 500G is 500 GiB, or 537 GB.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_bytes: Option<u64>,
 
     /// Keep this many bytes of the file system free; delete the oldest files
+    ///
+    /// Units are powers of 1,024: 20G is 20 GiB.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     keep_free: Option<u64>,
 
@@ -76,7 +80,7 @@ pub(crate) struct FileOptions {
     #[arg(short = 'G', value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "file_time")]
     tcpdump_seconds: Option<u64>,
 
-    /// tcpdump: with -C, reuse this many files; with -G, end after this many
+    /// tcpdump: with -C, reuse this many files; with -G, end after this many; with both, ignored
     #[arg(short = 'W', value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
     tcpdump_files: Option<u64>,
 
@@ -152,7 +156,11 @@ fn condition(text: &str) -> Result<Condition, String> {
         "files" => Condition::Files(number()?),
         "printname" => Condition::PrintName(value.into()),
         "nametimenum" if matches!(value, "1" | "2") => Condition::TimeBeforeNumber(value == "2"),
-        _ => return Err(format!("unknown condition {name}:{value}")),
+        _ => {
+            let expected =
+                "filesize, duration, interval, packets, files, printname, nametimenum:1 or nametimenum:2";
+            return Err(format!("unknown condition {name}:{value}: expected {expected}"));
+        }
     })
 }
 
