@@ -191,7 +191,7 @@ impl Connection {
         let metrics = metrics.map_err(|status| {
             let reason = status.message();
             Failure::Failed(
-                format!("the result may lack packets, because the scheduler {} does not tell which segments could not be read: {reason}", self.url).into(),
+                format!("the result may be incomplete: the scheduler {} did not report which segments could not be read: {reason}; repeat the query", self.url).into(),
             )
         })?;
         for operator in metrics.into_inner().stages.into_iter().flat_map(|stage| stage.operators) {

@@ -134,8 +134,11 @@ impl Archive {
         match &self.place {
             Place::Directory(directory) => {
                 let mut found = Vec::new();
-                list_directory(directory, &mut found)
-                    .map_err(|(path, error)| failed(&format!("{}: {error}", path.display())))?;
+                list_directory(directory, &mut found).map_err(|(path, error)| match path == *directory {
+                    // The error names the archive already.
+                    true => failed(&error),
+                    false => failed(&format!("{}: {error}", path.display())),
+                })?;
                 let name =
                     |path: &PathBuf| path.strip_prefix(directory).unwrap_or(path).display().to_string();
                 let found = found.into_iter().map(|path| Segment::new(path.clone(), name(&path)));

@@ -55,13 +55,15 @@ impl Node {
 
     /// The segments of an archive, of which there must be some.
     pub(crate) async fn list(&self, archive: &str) -> Result<Listing> {
-        let listing = match Archive::open(archive) {
-            Ok(opened) => opened.list(&self.cache).await,
-            Err(failure) => Err(failure),
-        };
+        let opened = Archive::open(archive).map_err(|failure| self.cannot_read(archive, &failure))?;
+        let listing = opened.list(&self.cache).await;
         let listing = listing.map_err(|failure| self.cannot_read(archive, &failure))?;
+        let advice = match opened.directory() {
+            Some(_) => "a directory must have the same path on all machines",
+            None => "check the bucket and the prefix",
+        };
         match listing.segments.is_empty() {
-            true => exec_err!("no recordings in {archive}, as {} reads it", self.name),
+            true => exec_err!("{}: no recordings in {archive}; {advice}", self.name),
             false => Ok(listing),
         }
     }

@@ -117,8 +117,13 @@ impl Format {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let format = Format::of(arguments);
-    if matches!(format, Format::Parquet | Format::Arrow) && is_standard_output(&arguments.write) {
-        refuse_terminal("this format", "name a file with -w").map_err(Failure::Usage)?;
+    let binary = match format {
+        Format::Parquet => Some("Parquet"),
+        Format::Arrow => Some("Arrow IPC"),
+        Format::Table | Format::Csv | Format::Json => None,
+    };
+    if let Some(name) = binary.filter(|_| is_standard_output(&arguments.write)) {
+        refuse_terminal(name, "name a file with -w").map_err(Failure::Usage)?;
     }
     let processors = || thread::available_parallelism().map_or(1, usize::from);
     let threads = arguments.threads.map_or_else(processors, usize::from);

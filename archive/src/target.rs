@@ -66,7 +66,7 @@ impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::NotFound => Self::Vanished,
-            _ => Self::File(error.to_string()),
+            _ => Self::File(format!("cannot read the file or its index: {error}")),
         }
     }
 }
@@ -206,7 +206,9 @@ impl Target {
         writer.shutdown().await.map_err(|error| Trouble::Storage(causes(&error)))?;
         match self.is_there(name, content).await? {
             true => Ok(()),
-            false => Err(Trouble::Storage("what the archive returns differs from what was sent".to_owned())),
+            false => Err(Trouble::Storage(format!(
+                "the archive returned other bytes for {name} than were sent; the file here is unchanged"
+            ))),
         }
     }
 
@@ -261,17 +263,19 @@ impl Target {
     async fn persist(&self, name: &str) -> Result<(), Trouble> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let path = directory.join(name);
-        let work = move || {
-            let file = File::open(&path)?;
-            file.sync_all()?;
-            forget(&file, 0, file.metadata()?.len());
-            for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&directory)) {
-                File::open(folder)?.sync_all()?;
-            }
-            Ok(())
+        let sync = |path: &Path| {
+            let synced = File::open(path).and_then(|file| file.sync_all().map(|()| file));
+            synced.map_err(|error| {
+                Trouble::Storage(format!("cannot sync {} in the archive: {error}", path.display()))
+            })
         };
         in_thread(move || {
-            work().map_err(|error: io::Error| Trouble::Storage(format!("cannot write to the disk: {error}")))
+            let file = sync(&path)?;
+            forget(&file, 0, file.metadata().map_or(0, |metadata| metadata.len()));
+            for folder in path.ancestors().skip(1).take_while(|folder| folder.starts_with(&directory)) {
+                sync(folder)?;
+            }
+            Ok(())
         })
         .await
     }

@@ -83,11 +83,13 @@ impl Watch {
         match note {
             Note::Looked(..) => {}
             Note::Scanning(path, bytes) => self.bar.set_message(format!(
-                "reading {}, which has no index: {}",
+                "reading {}, which has no valid index: {}",
                 path.display(),
                 human_bytes(*bytes)
             )),
-            Note::Vanished(path) => self.announce(&format!("{} was removed meanwhile", path.display())),
+            Note::Vanished(path) => {
+                self.announce(&format!("{} was removed before all of it was read", path.display()));
+            }
             Note::Faulty(path, error) => self.faulty(&name(path), *error),
         }
         !self.is_stopped()
