@@ -30,7 +30,9 @@ pub(crate) struct CacheOptions {
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
 
-    /// Size of this directory at most; 0 keeps no copies
+    /// Maximum size of this directory; 0 disables it
+    ///
+    /// Units are powers of 1,024: 1G is 1 GiB.
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
     cache_size: u64,
 }

@@ -37,11 +37,12 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "URL", value_parser = Cluster::parse, default_value = "http://127.0.0.1:50050")]
     scheduler: Cluster,
 
-    /// The address for the other processes, which use this port and the next one
+    /// The address to listen on: clients, the scheduler and other executors connect to this port and the next one
     #[arg(long, value_name = "IP:PORT", value_parser = cluster::listen, default_value = "127.0.0.1:50051")]
     listen: SocketAddr,
 
-    /// The name or address under which the others reach this host [default: as the scheduler sees it]
+    /// The name or address under which clients, the scheduler and other executors reach this host [default: as the
+    /// scheduler sees it]
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
 
@@ -50,6 +51,8 @@ pub(crate) struct Arguments {
     threads: Option<u16>,
 
     /// Memory for sorting, grouping and joining; data beyond it goes to disk
+    ///
+    /// Units are powers of 1,024: 16G is 16 GiB.
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G")]
     memory: u64,
 
@@ -57,7 +60,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
 
-    /// Print what Ballista does
+    /// Print Ballista's log, not only its warnings and errors
     #[arg(short, long)]
     verbose: bool,
 

@@ -32,7 +32,8 @@ use crate::watch::Watch;
 
 /// Find packets in an archive and write them in order of time
 ///
-/// The options and the result are those of wirecap find. Only the parts of segments that may contain matching packets are read.
+/// The filter, the options for time, flow and output, and the result are those of wirecap find. Only the parts of segments that
+/// may contain matching packets are read.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
   wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3 and tcp port 443

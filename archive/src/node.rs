@@ -18,7 +18,7 @@ use crate::log;
 /// Bytes of a thread's stack; plans are trees.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Runs a process of a cluster until it ends. `is_verbose` prints what Ballista does.
+/// Runs a process of a cluster until it ends. `is_verbose` prints Ballista's log, not only its warnings and errors.
 pub(crate) fn run(is_verbose: bool, serve: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     log::start(is_verbose);
     let runtime =

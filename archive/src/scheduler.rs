@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400), default_value_t = 60)]
     executor_timeout: u64,
 
-    /// Print what Ballista does
+    /// Print Ballista's log, not only its warnings and errors
     #[arg(short, long)]
     verbose: bool,
 

@@ -69,6 +69,8 @@ pub(crate) struct Arguments {
     force: bool,
 
     /// Memory for sorting, grouping and joining; data beyond it goes to disk
+    ///
+    /// Units are powers of 1,024: 16G is 16 GiB.
     #[arg(long, value_name = "BYTES", value_parser = size::bytes, default_value = "1G", conflicts_with = "cluster")]
     memory: u64,
 

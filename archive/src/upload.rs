@@ -40,7 +40,7 @@ const END: Duration = Duration::from_secs(10);
 ///
 /// Segments of the directory whose names end in .part, or that a recorder has locked, are incomplete and are not uploaded. Missing
 /// indexes are written first.
-/// Each file is sent, read back and compared by its SHA-256. What the archive already contains is not sent again, so the
+/// Each file is sent, read back and compared by its SHA-256. Files that the archive already contains are not sent again, so the
 /// command can be interrupted and repeated at any time. It runs at idle CPU and I/O priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
@@ -67,6 +67,8 @@ pub(crate) struct Arguments {
     sensor: Option<String>,
 
     /// Bytes per second that are sent or read back, such as 20M [default: no limit]
+    ///
+    /// Units are powers of 1,024: 20M is 20 MiB per second.
     #[arg(long, value_name = "BYTES", value_parser = size::bytes)]
     rate: Option<u64>,
 
