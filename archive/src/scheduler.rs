@@ -1,7 +1,9 @@
 //! `wirecap archive scheduler`: Ballista's scheduler, which knows the tables of archives.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ballista_core::utils::{default_config_producer, default_session_builder};
 use ballista_scheduler::cluster::BallistaCluster;
@@ -13,6 +15,7 @@ use datafusion::logical_expr::ScalarUDF;
 use datafusion_proto::protobuf::{LogicalPlanNode, PhysicalPlanNode};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use wirecap_units::size;
 
 use crate::cache::CacheOptions;
 use crate::cluster::{self, MESSAGE_BYTES_MAX};
@@ -20,6 +23,9 @@ use crate::codec::{LogicalCodec, PhysicalCodec};
 use crate::failure::Failure;
 use crate::node::{self, Node};
 use crate::pcap_filter::PcapFilter;
+
+/// The time after which an executor is lost: at least two heartbeats.
+const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(86_400);
 
 /// Plan the queries of clients and distribute them to executors
 ///
@@ -41,9 +47,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "HOST")]
     advertise: Option<String>,
 
-    /// Repeat the work of an executor that has not been heard of for this long
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(10..=86_400), default_value_t = 60)]
-    executor_timeout: u64,
+    /// Treat an executor as lost, and repeat its work, after this time without a heartbeat
+    #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "60s")]
+    executor_timeout: Duration,
 
     /// Print Ballista's log, not only its warnings and errors
     #[arg(short, long)]
@@ -51,6 +57,11 @@ pub(crate) struct Arguments {
 
     #[command(flatten)]
     cache: CacheOptions,
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let time = size::duration(text)?;
+    TIMEOUTS.contains(&time).then_some(time).ok_or_else(|| "expected 10s to 1d".to_owned())
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
@@ -64,7 +75,7 @@ async fn serve(arguments: &Arguments) -> Result<(), Failure> {
     let listener = TcpListener::bind(arguments.listen).await.map_err(|error| cannot_listen(&error))?;
     let address = listener.local_addr()?;
     let node = Arc::new(Node::new("scheduler", address, &arguments.cache));
-    let timeout = arguments.executor_timeout;
+    let timeout = arguments.executor_timeout.as_secs_f64().ceil() as u64;
     let config = SchedulerConfig {
         external_host: arguments.advertise.clone().unwrap_or_else(|| host_of(address)),
         bind_host: host_of(address),
@@ -103,5 +114,20 @@ pub(crate) fn host_of(address: SocketAddr) -> String {
     match address {
         SocketAddr::V4(address) => address.ip().to_string(),
         SocketAddr::V6(address) => format!("[{}]", address.ip()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_a_unit_or_is_in_seconds() {
+        assert_eq!(timeout("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(timeout("2m"), Ok(Duration::from_secs(120)));
+        assert_eq!(timeout("1d"), Ok(Duration::from_secs(86_400)));
+        for bad in ["9s", "9.9", "25h", "1y", ""] {
+            assert!(timeout(bad).is_err(), "{bad} was taken");
+        }
     }
 }

@@ -17,8 +17,8 @@ use crate::s3::{Server, damage};
 
 /// How long a process may take to start, and a query to end.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Seconds after which the scheduler gives up an executor.
-const EXECUTOR_TIMEOUT: &str = "10";
+/// Time after which the scheduler gives up an executor.
+const EXECUTOR_TIMEOUT: &str = "10s";
 
 /// A process that ends with its owner.
 pub(crate) struct Process {
