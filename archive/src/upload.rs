@@ -13,8 +13,7 @@ use std::time::{Duration, SystemTime};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch::Sender;
-use wirecap_index::{Ensured, be_idle, ensure, index_path, load, segments};
-use wirecap_savefile::ReadError;
+use wirecap_index::{EnsureError, Ensured, be_idle, ensure, index_path, load, segments};
 use wirecap_units::error::causes;
 use wirecap_units::size::{self, grouped, human_bytes};
 
@@ -376,10 +375,9 @@ impl Upload<'_> {
             }
             match outcome {
                 Ok(Ensured::There | Ensured::Written { .. }) => {}
-                Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-                    return Err(Trouble::Vanished);
-                }
-                Ok(Ensured::Faulty(error)) | Err(error) => return Err(Trouble::File(causes(&error))),
+                Err(EnsureError::Vanished) => return Err(Trouble::Vanished),
+                Ok(Ensured::Faulty(error)) => return Err(Trouble::File(causes(&error))),
+                Err(error) => return Err(Trouble::File(causes(&error))),
             }
             let index = load(&path).map_err(|error| Trouble::File(error.to_string()))?;
             Ok(index.times().unwrap_or_default())

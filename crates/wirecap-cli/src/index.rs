@@ -1,13 +1,11 @@
 //! `wirecap index`: the indexes of recordings that are missing or damaged.
 
 use std::error::Error;
-use std::io;
 use std::path::Path;
 
 use clap::Args;
 use wirecap::grouped;
-use wirecap::savefile::ReadError;
-use wirecap_index::{Ensured, Note, be_idle, ensure, index_path};
+use wirecap_index::{EnsureError, Ensured, Note, be_idle, ensure, index_path};
 
 use crate::failure::Failure;
 use crate::find::{Teller, places_and_filter};
@@ -70,7 +68,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             }
             Ok(Ensured::Faulty(fault)) => faulty += tell(&mut teller, segment, &fault),
             Err(_) if stopped => break,
-            Err(ReadError::Open { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(EnsureError::Vanished) => {
                 teller.tell(&Note::Vanished(segment));
             }
             Err(fault) => faulty += tell(&mut teller, segment, &fault),

@@ -33,5 +33,5 @@ pub use query::{Query, QueryError};
 pub use row::{Index, Part, Row, SLICE_NANOS};
 pub use segment::{Piece, Source};
 pub use storage::{Disk, Storage};
-pub use store::{Ensured, Without, ensure, index_path, load, remove, segments, write};
+pub use store::{EnsureError, Ensured, Without, ensure, index_path, load, remove, segments, write};
 pub use table::{SCHEMA_VERSION, Table};

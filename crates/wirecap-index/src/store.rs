@@ -1,5 +1,6 @@
 //! Index files in the directories of their segments: finds, validates and writes them.
 
+use std::error::Error;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -44,7 +45,7 @@ pub enum Without {
     Stale,
 }
 
-impl std::error::Error for Without {}
+impl Error for Without {}
 
 impl fmt::Display for Without {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,13 +118,62 @@ pub enum Ensured {
     Faulty(ReadError),
 }
 
+/// Why a segment has no index after [`ensure`].
+#[derive(Debug)]
+pub enum EnsureError {
+    /// The segment was removed or replaced.
+    Vanished,
+    /// The segment cannot be opened, or is not a savefile.
+    Segment(ReadError),
+    /// The index cannot be written.
+    Write(io::Error),
+}
+
+impl fmt::Display for EnsureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vanished => f.write_str("it was removed before its index was written"),
+            Self::Segment(error) => error.fmt(f),
+            Self::Write(_) => f.write_str("cannot write its index"),
+        }
+    }
+}
+
+impl Error for EnsureError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Vanished => None,
+            Self::Segment(error) => error.source(),
+            Self::Write(error) => Some(error),
+        }
+    }
+}
+
+impl From<ReadError> for EnsureError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Open { source, .. } if source.kind() == io::ErrorKind::NotFound => Self::Vanished,
+            error => Self::Segment(error),
+        }
+    }
+}
+
+/// Errors of [`write`].
+impl From<io::Error> for EnsureError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => Self::Vanished,
+            _ => Self::Write(error),
+        }
+    }
+}
+
 /// Writes the index of a segment if it has no valid one; `progress` as for [`build`].
 ///
 /// # Errors
 ///
-/// [`ReadError::Open`] if the segment cannot be opened or was removed, or if the index cannot be written; others if the
-/// segment is not a savefile.
-pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Ensured, ReadError> {
+/// [`EnsureError`].
+pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Ensured, EnsureError> {
     let because = match load(segment) {
         Ok(_) => return Ok(Ensured::There),
         Err(because) => because,
@@ -132,8 +182,7 @@ pub fn ensure(segment: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<E
     if let Some(fault) = fault {
         return Ok(Ensured::Faulty(fault));
     }
-    let failed = |source| ReadError::Open { path: index_path(segment), source };
-    let bytes = write(segment, &index).map_err(failed)?;
+    let bytes = write(segment, &index)?;
     Ok(Ensured::Written { because, bytes, packets: index.packets(), rows: index.rows.len() })
 }
 
@@ -154,7 +203,10 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
     let written =
         file.write_all(&bytes).and_then(|()| match Identity::of(segment)? == index.summary.identity {
             true => fs::rename(&part, &path),
-            false => Err(io::Error::new(io::ErrorKind::NotFound, "the segment was replaced meanwhile")),
+            false => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the segment was replaced while its index was written",
+            )),
         });
     if let Err(error) = written {
         let _gone = fs::remove_file(&part);

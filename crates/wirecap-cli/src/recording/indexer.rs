@@ -1,13 +1,14 @@
 //! The indexes of a recording's files, made on a thread that runs when no other needs the processor or the disk.
 
-use std::path::PathBuf;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use wirecap_index::{Ensured, be_idle, ensure, index_path};
+use wirecap_index::{Ensured, be_idle, ensure};
 use wirecap_recorder::Watch;
 use wirecap_units::error::causes;
 
@@ -82,7 +83,7 @@ fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<
 }
 
 /// Whether it need not be tried again.
-fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -> bool {
+fn index(path: &Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -> bool {
     let outcome = ensure(path, goes_on);
     if !goes_on(0) && !matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })) {
         return false;
@@ -92,11 +93,14 @@ fn index(path: &std::path::Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: 
         Ok(Ensured::There | Ensured::Written { .. }) => {}
         // A budget has removed it already.
         _ if !path.exists() => {}
-        Ok(Ensured::Faulty(error)) | Err(error) => {
-            notice(&format!("no index: {}: {}", index_path(path).display(), causes(&error)));
-        }
+        Ok(Ensured::Faulty(error)) => tell(path, &error),
+        Err(error) => tell(path, &error),
     }
     true
+}
+
+fn tell(path: &Path, error: &dyn Error) {
+    notice(&format!("no index of {}: {}", path.display(), causes(error)));
 }
 
 /// Messages of the writer: the time of writes, and complete or removed files.
@@ -114,7 +118,7 @@ impl Watch for Told {
         self.writing.accept(bytes);
     }
 
-    fn completed(&self, path: &std::path::Path) {
+    fn completed(&self, path: &Path) {
         self.writing.complete_file(self.complete.is_some());
         if let Some(complete) = &self.complete {
             // The thread is there as long as the recording.
@@ -122,7 +126,7 @@ impl Watch for Told {
         }
     }
 
-    fn removed(&self, path: &std::path::Path) {
+    fn removed(&self, path: &Path) {
         // A leftover file is harmless; a recording does not end because of it.
         let _ = wirecap_index::remove(path);
     }

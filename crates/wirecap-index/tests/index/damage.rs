@@ -6,7 +6,8 @@ use std::slice::from_ref;
 use std::time::{Duration, SystemTime};
 
 use wirecap_index::{
-    Ensured, Note, Query, Without, build, ensure, index_path, load, plan, remove, segments, write,
+    EnsureError, Ensured, Note, Query, Without, build, ensure, index_path, load, plan, remove, segments,
+    write,
 };
 use wirecap_savefile::LinkType;
 
@@ -217,6 +218,19 @@ fn an_index_is_not_written_for_a_file_that_was_replaced() {
     assert_eq!(load(&path), Err(Without::Missing));
     let names = fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(names, 1, "nothing stays beside the file");
+}
+
+#[test]
+fn an_index_that_cannot_be_written_is_not_a_segment_that_cannot_be_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng", &traffic(0, 100));
+    remove(&path).unwrap();
+    fs::create_dir(index_path(&path)).unwrap();
+    let error = ensure(&path, &mut |_| true).unwrap_err();
+    assert!(matches!(error, EnsureError::Write(_)), "{error:?}");
+    assert_eq!(error.to_string(), "cannot write its index");
+    let error = ensure(&folder.path().join("none"), &mut |_| true).unwrap_err();
+    assert!(matches!(error, EnsureError::Vanished), "{error:?}");
 }
 
 #[test]
