@@ -79,7 +79,7 @@ impl From<FindError> for Failure {
     fn from(error: FindError) -> Self {
         match error {
             FindError::Query(..) => Self::Usage(error.to_string()),
-            FindError::Stopped => Self::Failed("interrupted".into()),
+            FindError::Stopped => Self::Failed(error.into()),
         }
     }
 }

@@ -257,7 +257,7 @@ fn several_directories_are_searched_in_time_order() {
     let lines: Vec<&str> = listed.lines().collect();
     assert!(lines[0].contains("x.pcapng: 50 packets, "), "{listed}");
     assert!(
-        lines[1].starts_with("  2023-11-1") && lines[1].ends_with(", may be in 1 of 2 parts"),
+        lines[1].starts_with("  2023-11-1") && lines[1].ends_with(", 1 of 2 pieces may match"),
         "{listed}"
     );
     assert!(lines[2].contains("y.pcapng: 50 packets"), "{listed}");

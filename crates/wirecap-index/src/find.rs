@@ -28,7 +28,7 @@ pub enum Note<'a> {
     Looked(usize, usize),
     /// A segment without an index is being read, with the number of bytes read.
     Scanning(&'a Path, u64),
-    /// A segment was removed meanwhile.
+    /// A segment was removed before all of it was read.
     Vanished(&'a Path),
     /// A segment cannot be read, or not to its end.
     Faulty(&'a Path, &'a dyn Error),
@@ -47,7 +47,7 @@ impl fmt::Display for FindError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Query(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Stopped => f.write_str("stopped"),
+            Self::Stopped => f.write_str("interrupted"),
         }
     }
 }
@@ -85,9 +85,14 @@ impl fmt::Display for Planned {
         let (packets, bytes) = (grouped(self.packets), human_bytes(self.bytes));
         writeln!(f, "{}: {packets} packets, {bytes}", self.path.display())?;
         let times = self.times.map_or("no packets".to_owned(), |(first, last)| clock::span(first, last));
-        let parts = [self.selected.len(), self.pieces].map(|count| grouped(count as u64));
-        write!(f, "  {times}, may be in {} of {} parts", parts[0], parts[1])?;
-        self.without.iter().try_for_each(|without| write!(f, "\n  {without}"))
+        let pieces = [self.selected.len(), self.pieces].map(|count| grouped(count as u64));
+        write!(f, "  {times}, {} of {} pieces may match", pieces[0], pieces[1])?;
+        self.without.iter().try_for_each(|without| write!(f, "\n  {without}"))?;
+        // A segment without a valid index is a file on this machine. One with a fault gets no index.
+        match self.without {
+            Some(Without::Damaged(_)) if !self.is_faulty => f.write_str("\n  wirecap index rewrites it"),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -667,7 +672,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Query(error) => error.fmt(f),
-            Self::Vanished => f.write_str("it was removed meanwhile"),
+            Self::Vanished => f.write_str("it was removed before all of it was read"),
             Self::Unreadable(error) => error.fmt(f),
         }
     }

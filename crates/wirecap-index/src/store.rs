@@ -212,7 +212,7 @@ pub fn write(segment: &Path, index: &Index) -> io::Result<u64> {
         let _gone = fs::remove_file(&part);
         return Err(error);
     }
-    // If the segment was removed meanwhile, its index is removed, too.
+    // If the segment was removed during the write, its index is removed, too.
     if fs::symlink_metadata(segment).is_err() {
         remove(segment)?;
     }
