@@ -1,10 +1,13 @@
 /*
  * wirecap.h - packet capture for programs in C, with an account of every packet
  *
- * Every receive queue of a network interface has a pool of R chunks of M packet buffers (cells). A worker takes filled
- * cells as a chunk, without copying them, and returns them by recycling the chunk. The rings that one program reads
- * are a buddy group: in advanced mode workers take chunks from any ring whose backlog exceeds the threshold T. A
- * ledger accounts for every packet.
+ * Every receive queue of a network interface has a pool of R chunks of M packet buffers (cells). With AF_XDP a burst of
+ * R x M packets that fit a cell is kept even if the program reads nothing; a longer frame takes several cells. With a
+ * zero-copy driver the device writes into the cells; with any other driver the kernel copies each packet into its cell.
+ * A worker takes filled cells as a chunk, by moving their metadata, and returns them by recycling the chunk. The rings
+ * that one program reads are a buddy group: in advanced mode workers take chunks from any ring whose backlog exceeds
+ * the threshold T, and packets of one flow may then be processed out of order. A ledger counts offered, delivered and
+ * dropped packets, with reasons; drops that a driver does not report are shown as not reported.
  *
  *     wirecap_group *group = wirecap_group_new();
  *     wirecap_group_add(group, "eth0");                   // all rings of eth0 are buddies

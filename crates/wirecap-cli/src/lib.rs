@@ -68,7 +68,7 @@ use wirecap_units::size;
   sudo wirecap capture -i eth1 -w trace.pcapng          record until Ctrl-C
   sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
   sudo wirecap count -i eth1                            packets and bytes per ring, live
-  sudo wirecap forward eth1 eth2                        a zero-copy bump in the wire
+  sudo wirecap forward eth1 eth2                        a bump in the wire
   wirecap doctor eth1                                   find settings that lose packets
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").")]
