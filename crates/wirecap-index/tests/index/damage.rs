@@ -50,6 +50,7 @@ fn an_index_with_any_byte_changed_is_rebuilt() {
         fs::write(index_path(&path), &whole[..len]).unwrap();
         let (found, plan, _) = find(from_ref(&path), query("host 10.0.0.3"));
         assert!(matches!(plan.segments[0].without, Some(Without::Damaged(_))));
+        assert!(plan.segments[0].to_string().ends_with("\n  wirecap index rewrites it"));
         assert_eq!(found, expected);
         let outcome = ensure(&path, &mut |_| true).unwrap();
         assert!(matches!(outcome, Ensured::Written { because: Without::Damaged(_), .. }), "{outcome:?}");
