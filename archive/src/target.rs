@@ -207,7 +207,7 @@ impl Target {
         match self.is_there(name, content).await? {
             true => Ok(()),
             false => Err(Trouble::Storage(format!(
-                "the archive returned other bytes for {name} than were sent; the file here is unchanged"
+                "the archive does not return {name} as it was sent; the file here is unchanged"
             ))),
         }
     }
