@@ -336,8 +336,8 @@ impl Upload<'_> {
             };
             self.target.put(name, path, content, &show).await
         };
-        // An index is in the archive only if its segment was read back. A segment that stays on the sensor need not
-        // be read back again.
+        // An index is in the archive only if its segment was read back, so a segment that stays on the sensor need not be read
+        // back again. Its index must be: a kill may have come before it was read back.
         let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
         let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
         let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
@@ -346,7 +346,7 @@ impl Upload<'_> {
         }
         still_is(path, stamp)?;
         // An index must not be older than its segment.
-        let had_index = had_segment && (is_known || self.target.is_there(&index_name, &of_index).await?);
+        let had_index = had_segment && self.target.is_there(&index_name, &of_index).await?;
         if !had_index {
             sent(&index_name, &index, &of_index).await?;
         }

@@ -329,6 +329,27 @@ fn a_segment_without_its_index_in_the_layout_is_not_read() {
     assert_eq!(files(archive.path()), there, "the leftover is gone");
 }
 
+/// As after a kill between the last byte of an index and its read-back.
+#[test]
+fn an_index_that_differs_in_the_archive_is_sent_again() {
+    let spool = Spool::new(1, 2);
+    let archive = tempfile::tempdir().unwrap();
+    let to = archive.path().to_str().unwrap();
+    let upload = || run(&["upload", spool.path(), "-a", to, "--sensor", "lab-1"]);
+    assert!(upload().is_success);
+    let there = files(archive.path());
+    let index = there.iter().find(|name| name.ends_with(".flows.parquet")).unwrap();
+    let index = archive.path().join(index);
+    let sent = fs::read(&index).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(&index).unwrap();
+    file.write_all_at(b"!", 5).unwrap();
+    let again = upload();
+    assert!(again.is_success, "{}", again.said);
+    assert!(again.said.contains("1 segments uploaded") && again.said.contains("1 existed"), "{}", again.said);
+    assert!(fs::read(&index).unwrap() == sent);
+    assert_eq!(files(archive.path()), there);
+}
+
 #[test]
 fn a_damaged_segment_is_named_and_stays() {
     let mut spool = Spool::new(1, 2);
