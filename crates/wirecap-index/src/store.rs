@@ -158,7 +158,7 @@ impl From<ReadError> for EnsureError {
     }
 }
 
-/// Errors of [`write`].
+/// Errors of [`write()`].
 impl From<io::Error> for EnsureError {
     fn from(error: io::Error) -> Self {
         match error.kind() {
