@@ -428,7 +428,7 @@ impl Upload<'_> {
 
 /// Whether a recorder holds its lock on the file. A single file of a recording has its final name from the start.
 fn is_being_written(path: &Path) -> bool {
-    // A file that cannot be opened is reported by whoever reads it.
+    // `Upload::index` reports a file that cannot be opened.
     File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 

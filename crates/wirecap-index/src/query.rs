@@ -139,13 +139,13 @@ impl Query {
     fn conditions(&mut self, table: &Table) -> Result<Vec<Vec<Wanted>>, QueryError> {
         let mut conditions = Vec::new();
         // A row of unknown flow may contain any flow.
-        let has_unknown = table
-            .layouts
-            .as_ref()
-            .is_none_or(|layouts| layouts.iter().any(|layout| is_unknown(&layout.flow)));
+        let has_unknown = || {
+            let layouts = table.layouts.as_ref();
+            layouts.is_none_or(|layouts| layouts.iter().any(|layout| is_unknown(&layout.flow)))
+        };
         for ends in &self.ends {
             let mut alternatives: Vec<Wanted> = ends.iter().map(Wanted::of).collect();
-            if has_unknown {
+            if has_unknown() {
                 alternatives.push(Wanted { is_without_addresses: true, ..Wanted::default() });
             }
             conditions.push(alternatives);

@@ -298,8 +298,8 @@ pub fn segments(place: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file begins like a savefile, compressed or not. A file that cannot be opened may be one: whoever reads the segments
-/// reports it.
+/// Whether a file begins like a savefile, compressed or not. A file that cannot be opened may be one: the reader of the
+/// segments reports it.
 fn may_be_savefile(path: &Path) -> bool {
     let is_index = |path: &Path| {
         path.as_os_str().to_str().is_some_and(|name| name.trim_end_matches(".part").ends_with(EXTENSION))

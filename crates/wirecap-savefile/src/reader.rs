@@ -95,13 +95,8 @@ impl Reader {
     ///
     /// [`ReadError::Truncated`], [`ReadError::Malformed`] or [`ReadError::Source`].
     pub fn next_record(&mut self) -> Result<Option<Record<'_>>, ReadError> {
-        loop {
-            match self.step()? {
-                Step::Packet(packet) => return Ok(Some(self.record(&packet))),
-                Step::Other(_) => {}
-                Step::End => return Ok(None),
-            }
-        }
+        let Some(packet) = self.next_packet()? else { return Ok(None) };
+        Ok(Some(self.record(&packet)))
     }
 
     /// Returns the next packet and its interface, or `None` after the last packet.
@@ -110,12 +105,14 @@ impl Reader {
     ///
     /// As [`next_record`](Self::next_record).
     pub fn next_with_interface(&mut self) -> Result<Option<(Record<'_>, &Interface)>, ReadError> {
+        let Some(packet) = self.next_packet()? else { return Ok(None) };
+        Ok(Some((self.record(&packet), &self.contents.interfaces[packet.interface as usize])))
+    }
+
+    fn next_packet(&mut self) -> Result<Option<Packet>, ReadError> {
         loop {
             match self.step()? {
-                Step::Packet(packet) => {
-                    let interface = &self.contents.interfaces[packet.interface as usize];
-                    return Ok(Some((self.record(&packet), interface)));
-                }
+                Step::Packet(packet) => return Ok(Some(packet)),
                 Step::Other(_) => {}
                 Step::End => return Ok(None),
             }

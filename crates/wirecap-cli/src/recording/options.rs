@@ -24,8 +24,9 @@ use crate::size;
 pub(crate) struct FileOptions {
     /// Start a new file before this size is exceeded: 100M
     ///
-    /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3) pattern in which %i is the file's number; without a pattern,
-    /// _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named FILE.part.
+    /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3) pattern in which %i is the
+    /// file's number; without a pattern, _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named
+    /// FILE.part.
     #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
     file_size: Option<u64>,
 
