@@ -3,7 +3,7 @@
 //! Zstandard frames and gzip members can be read separately. A piece is the smallest number of them that begins and ends
 //! between two packets; in an uncompressed file, a range of bytes that does.
 
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
 use std::os::unix::fs::FileExt;
@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flate2::bufread::GzDecoder;
+use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer, WriteBuf};
+use zstd::stream::zio;
 
 /// A part of a segment that is read completely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -231,13 +233,15 @@ pub(crate) struct Segment {
     compression: Compression,
     /// Bytes of the segment that were read.
     read: Arc<AtomicU64>,
+    decoders: Decoders,
 }
 
 impl Segment {
     pub(crate) fn open(source: Arc<dyn Source>, read: &Arc<AtomicU64>) -> io::Result<Self> {
         let mut head = Vec::new();
         source.read_range(0, 4)?.read_to_end(&mut head)?;
-        Ok(Self { source, compression: Compression::of(&head), read: Arc::clone(read) })
+        let compression = Compression::of(&head);
+        Ok(Self { source, compression, read: Arc::clone(read), decoders: Decoders::default() })
     }
 
     /// The decompressed contents of a piece; an error if their length differs from the piece's.
@@ -250,7 +254,8 @@ impl Segment {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, range)))
             }
             Compression::Zstandard => {
-                Box::new(zstd::Decoder::with_buffer(BufReader::with_capacity(READ_BYTES, range))?)
+                let decoder = self.decoders.get()?;
+                Box::new(zio::Reader::new(BufReader::with_capacity(READ_BYTES, range), decoder))
             }
         };
         Ok(Box::new(Exactly { source, left: piece.len }))
@@ -263,6 +268,78 @@ impl Segment {
             source = Box::new(source.chain(self.expand(part)?));
         }
         Ok(source)
+    }
+}
+
+/// Zstandard decoders that are not in use. A decoder has memory for the window of a frame; a new one for each piece would have
+/// to allocate it, and the kernel to clear it, for each piece.
+#[derive(Clone, Default)]
+struct Decoders(Arc<Mutex<Vec<Decoder<'static>>>>);
+
+impl Debug for Decoders {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decoders").finish_non_exhaustive()
+    }
+}
+
+impl Decoders {
+    fn get(&self) -> io::Result<Lent> {
+        let unused = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let decoder = match unused {
+            Some(mut decoder) => {
+                // The frame before may not have been read to its end.
+                decoder.reinit()?;
+                decoder
+            }
+            None => Decoder::new()?,
+        };
+        Ok(Lent { decoder: Some(decoder), owner: self.clone() })
+    }
+}
+
+/// A decoder that is in use.
+struct Lent {
+    /// Present until the drop.
+    decoder: Option<Decoder<'static>>,
+    owner: Decoders,
+}
+
+impl Lent {
+    fn decoder(&mut self) -> io::Result<&mut Decoder<'static>> {
+        self.decoder.as_mut().ok_or_else(|| io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Operation for Lent {
+    fn run<C: WriteBuf + ?Sized>(
+        &mut self,
+        input: &mut InBuffer<'_>,
+        output: &mut OutBuffer<'_, C>,
+    ) -> io::Result<usize> {
+        self.decoder()?.run(input, output)
+    }
+
+    fn flush<C: WriteBuf + ?Sized>(&mut self, output: &mut OutBuffer<'_, C>) -> io::Result<usize> {
+        self.decoder()?.flush(output)
+    }
+
+    fn reinit(&mut self) -> io::Result<()> {
+        self.decoder()?.reinit()
+    }
+
+    fn finish<C: WriteBuf + ?Sized>(
+        &mut self,
+        output: &mut OutBuffer<'_, C>,
+        finished_frame: bool,
+    ) -> io::Result<usize> {
+        self.decoder()?.finish(output, finished_frame)
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let decoder = self.decoder.take();
+        self.owner.0.lock().unwrap_or_else(PoisonError::into_inner).extend(decoder);
     }
 }
 
