@@ -28,6 +28,12 @@ use crate::watch::Watch;
 const BATCH_ROWS: usize = 8192;
 /// Approximate bytes of a row of `packets`: a full Ethernet frame and its columns.
 const ROW_BYTES: usize = 2048;
+/// Batches of full frames that fit into a thread's part of the memory.
+const BATCHES_MIN: usize = 64;
+/// Spilled files that a sort merges at once at most. It reserves four batches for each (two read ahead, and as much again
+/// for sorting). The others of `BATCHES_MIN` are for the last merge, which joins the threads' results and cannot spill:
+/// without this limit the threads' merges take all of the memory.
+const MERGED_MAX: usize = BATCHES_MIN * 3 / 4 / 4;
 /// Consumers that an error message lists when memory is exhausted.
 const LISTED: NonZeroUsize = NonZeroUsize::new(3).expect("it is not 0");
 
@@ -53,11 +59,11 @@ pub(crate) fn session(
     let memory = usize::try_from(limits.memory_bytes).unwrap_or(usize::MAX);
     // A sort holds several batches per thread when it merges spilled data, and reserves memory for them that no other part
     // may use. Both default to sizes for narrow rows: 8,192 rows of packets are 16 MiB, and the reservation is 10 MiB.
-    let share = memory / limits.threads / 16;
+    let part = memory / limits.threads;
     let mut config = SessionConfig::new()
         .with_target_partitions(limits.threads)
-        .with_batch_size((share / ROW_BYTES).clamp(64, BATCH_ROWS))
-        .with_sort_spill_reservation_bytes(share.min(10 << 20))
+        .with_batch_size((part / BATCHES_MIN / ROW_BYTES).clamp(16, BATCH_ROWS))
+        .with_sort_spill_reservation_bytes((part / 16).min(10 << 20))
         .with_information_schema(true);
     config.options_mut().explain.format = ExplainFormat::Indent;
     let pool = TrackConsumersPool::new(FairSpillPool::new(memory), LISTED);
@@ -65,9 +71,10 @@ pub(crate) fn session(
         Some(directory) => DiskManagerMode::Directories(vec![directory.to_owned()]),
         None => DiskManagerMode::OsTmpDirectory,
     };
+    let disk = DiskManagerBuilder::default().with_mode(mode).with_max_spill_merge_fan_in(MERGED_MAX);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
-        .with_disk_manager_builder(DiskManagerBuilder::default().with_mode(mode))
+        .with_disk_manager_builder(disk)
         .build_arc()?;
     let state = builder(config).with_runtime_env(runtime).build();
     with_tables(state, archive, &Planner::Here(listing.clone(), Arc::clone(watch)))
