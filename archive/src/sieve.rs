@@ -126,7 +126,7 @@ struct OfRows<'a> {
 
 /// The flow of a row, unless its packets are of unknown flow.
 fn known(row: &Row) -> Option<&Flow> {
-    (row.flow != Flow::unknown(row.flow.link_type)).then_some(&row.flow)
+    (!row.flow.is_unknown()).then_some(&row.flow)
 }
 
 impl OfRows<'_> {

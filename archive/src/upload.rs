@@ -231,16 +231,16 @@ impl Upload<'_> {
         };
         self.watch.end()?;
         self.report();
-        let or_there = if self.arguments.remove { ", or was not removed here" } else { "" };
-        let or_removed = if self.arguments.remove { ", or were not removed here" } else { "" };
         match self.failed.len() {
             // A signal ends the loop.
             0 if self.arguments.watch => Ok(()),
             _ if is_stopped && !self.arguments.watch => Err(interrupted()),
             0 => Ok(()),
-            1 => Err(Failure::Failed(format!("one segment is not in the archive{or_there}").into())),
             count => {
-                Err(Failure::Failed(format!("{count} segments are not in the archive{or_removed}").into()))
+                let (segments, be) = if count == 1 { ("segment", "is") } else { ("segments", "are") };
+                let or_here =
+                    if self.arguments.remove { format!(" or {be} still here") } else { String::new() };
+                Err(Failure::Failed(format!("{count} {segments} {be} not in the archive{or_here}").into()))
             }
         }
     }

@@ -236,6 +236,11 @@ impl Flow {
         Self { link_type, ..Self::default() }
     }
 
+    /// Whether only the link type is known.
+    pub fn is_unknown(&self) -> bool {
+        *self == Self::unknown(self.link_type)
+    }
+
     pub(crate) fn network_offset(&self) -> Option<usize> {
         network_offset(self.link_type, self.vlans.iter().flatten().count())
     }

@@ -141,7 +141,7 @@ impl Query {
         // A row of unknown flow may contain any flow.
         let has_unknown = || {
             let layouts = table.layouts.as_ref();
-            layouts.is_none_or(|layouts| layouts.iter().any(|layout| is_unknown(&layout.flow)))
+            layouts.is_none_or(|layouts| layouts.iter().any(|layout| layout.flow.is_unknown()))
         };
         for ends in &self.ends {
             let mut alternatives: Vec<Wanted> = ends.iter().map(Wanted::of).collect();
@@ -183,7 +183,7 @@ impl Query {
     /// Whether packets of the row may match.
     pub(crate) fn may_match(&mut self, row: &Row) -> Result<bool, QueryError> {
         // A row of unknown flow may contain this flow.
-        let may_have = is_unknown(&row.flow) || self.has(&row.flow);
+        let may_have = row.flow.is_unknown() || self.has(&row.flow);
         if !may_have || !self.is_in_time(row.first, row.last) {
             return Ok(false);
         }
@@ -233,10 +233,6 @@ impl Compiled {
     fn may_match(&self, row: &Row, tcp_flags: Option<(u8, u8)>) -> bool {
         row.sketches_with(tcp_flags).iter().any(|sketch| self.filter.can_match(sketch))
     }
-}
-
-fn is_unknown(flow: &Flow) -> bool {
-    *flow == Flow::unknown(flow.link_type)
 }
 
 /// The values that the columns of a row need if its packets can match.
