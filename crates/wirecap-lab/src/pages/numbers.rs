@@ -102,7 +102,8 @@ fn prose(page: &str) -> String {
     (kept + rest).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The numbers of a text, each with its position. Digits of a name (`eth1`, `eth1@0`) are not numbers.
+/// The numbers of a text with their signs, each with its position. Digits of a name (`eth1`, `eth1@0`) are not numbers, and
+/// the hyphen of a range (`1-3`) is not a sign.
 pub fn numbers(text: &str) -> Vec<(usize, &str)> {
     let bytes = text.as_bytes();
     let is_digit = |place: usize| bytes.get(place).is_some_and(u8::is_ascii_digit);
@@ -122,6 +123,9 @@ pub fn numbers(text: &str) -> Vec<(usize, &str)> {
             place += 1;
         }
         if !is_name(begin) {
+            let before = text[..begin].strip_suffix('-');
+            let is_negative = before.is_some_and(|before| before.is_empty() || before.ends_with([' ', '(']));
+            let begin = begin - usize::from(is_negative);
             found.push((begin, &text[begin..place]));
         }
     }
@@ -387,6 +391,12 @@ mod tests {
         assert_eq!(longer, Vec::<String>::new());
         let longer = wrong("rate 51", "README.md,rate 5,setting\n");
         assert_eq!(longer, ["README.md: 51 has no source: ...rate 51..."], "a phrase has part of it");
+        assert_eq!(wrong("from -5 to", "README.md,5 to,setting\n").len(), 1, "a sign belongs to its number");
+        assert_eq!(wrong("1-5 (-5)", "README.md,1-5 (-5),setting\n"), Vec::<String>::new());
+        assert_eq!(
+            numbers("1-5 (-6) -7.5").iter().map(|(_, number)| *number).collect::<Vec<_>>(),
+            ["1", "5", "-6", "-7.5"]
+        );
         let table = "a\n<!-- data: rows a.csv -->\n\n| 7 |\n\n<!-- end of data -->\nb\n";
         assert_eq!(wrong(table, ""), Vec::<String>::new(), "tables have their own test");
     }
