@@ -1,5 +1,5 @@
 /*
- * wirecap.h - packet capture for programs in C, with an account of every packet
+ * wirecap.h - packet capture for programs in C, with a ledger of delivered and dropped packets
  *
  * Every receive queue of a network interface has a pool of R chunks of M packet buffers (cells). With AF_XDP a burst of
  * R x M packets that fit a cell is kept even if the program reads nothing; a longer frame takes several cells. With a

@@ -61,7 +61,7 @@ use extcap::Step;
 use failure::Failure;
 use wirecap_units::size;
 
-/// Packet capture from multi-queue network interfaces, with an account of every packet
+/// Packet capture from multi-queue network interfaces, with a ledger of delivered and dropped packets
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:

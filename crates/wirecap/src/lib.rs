@@ -1,4 +1,4 @@
-//! Packet capture on stock Linux: ring buffer pools, buddy groups, zero-copy chunks and an exact ledger.
+//! Packet capture on stock Linux: ring buffer pools, buddy groups, zero-copy chunks and a ledger.
 //!
 //! It rebuilds the system of Wu and DeMar, *WireCAP: a Novel Packet Capture Engine for Commodity NICs in
 //! High-speed Networks* (IMC 2014), on AF_XDP and AF_PACKET.
