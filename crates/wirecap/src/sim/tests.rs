@@ -322,6 +322,7 @@ impl Schedule {
             assert_eq!((waiting.expected, waiting.cells), (Expected::Packet(number), pieces.len()));
             assert_eq!(packet.timestamp(), Some(Timestamp::from_unix_nanos(number)));
         }
+        check_heads(chunk);
         // Rejected packets at the end of the chunk have also left the ring.
         if !model.rx_broken {
             model.drop_refused_beyond(left);
@@ -603,6 +604,18 @@ fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     }
     let dropped = capture.ledger(Duration::ZERO).total.dropped;
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
+}
+
+/// The heads of a chunk agree with its packets.
+fn check_heads(chunk: &Chunk) {
+    let mut packets = chunk.iter();
+    chunk.for_each_head(0..chunk.len(), |head| {
+        let packet = packets.next().expect("a packet for each head");
+        let time = Timestamp::from_unix_nanos(head.seconds * 1_000_000_000 + u64::from(head.nanos));
+        assert_eq!((head.data, head.wire_len), (packet.data(), packet.wire_len()));
+        assert_eq!(Some(time), packet.timestamp());
+    });
+    assert!(packets.next().is_none(), "a head for each packet");
 }
 
 /// A ring whose chunks hold four cells.
