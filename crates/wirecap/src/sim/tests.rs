@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::ledger::Tally;
 use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
@@ -645,6 +646,24 @@ fn a_chunk_ends_where_a_packet_ends() {
     capture.close();
     let account = capture.ledger(Duration::ZERO).total;
     assert_eq!((account.delivered, account.bytes, account.offered), (3, 3 * len as u64, 3));
+}
+
+#[test]
+fn the_counts_without_a_lock_are_those_of_the_ring() {
+    let capture = ring_of_small_chunks();
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    let fates: Vec<Fate> =
+        (0..40).map(|number| kernel.receive(&packet(number, 8), Timestamp::default())).collect();
+    let dropped = fates.iter().filter(|fate| **fate == Fate::NoCell).count() as u64;
+    assert_eq!(dropped, 8, "{fates:?}");
+    let tally = || capture.rings[0].tally();
+    assert_eq!(tally(), Tally { delivered: 0, arrived: 32, dropped });
+    drop(next_chunk(&mut worker));
+    assert_eq!(tally(), Tally { delivered: 4, arrived: 32, dropped });
+    (0..7).for_each(|_| drop(next_chunk(&mut worker)));
+    assert_eq!(tally(), Tally { delivered: 32, arrived: 32, dropped });
+    let account = capture.ledger(Duration::ZERO).total;
+    assert_eq!((account.delivered, account.offered), (32, 40));
 }
 
 #[test]
