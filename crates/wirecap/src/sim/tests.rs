@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use super::*;
+use crate::group::GLANCE_EVERY;
 use crate::ledger::Tally;
 use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
@@ -563,6 +564,24 @@ fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
     assert_eq!((capture.group.helpers_of(0), capture.group.helpers_of(1)), (vec![(1, 1)], vec![]));
     assert_eq!([0, 1].map(|ring| capture.group.home_of(ring)), [0, 1]);
     assert_eq!(capture.ledger(Duration::ZERO).total.offloaded_chunks, 1);
+}
+
+#[test]
+fn a_worker_with_packets_of_its_own_glances_at_each_ring_in_turn() {
+    let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    // The worker of ring 1 is stuck and notes nothing.
+    let (mut helper, _stuck) = (capture.worker(0), capture.worker(1));
+    let mut ring_of_request = |request| {
+        capture.kernel(0).receive(&packet(request, 8), Timestamp::default());
+        next_chunk(&mut helper).ring_index()
+    };
+    let after_its_glance = GLANCE_EVERY + 1;
+    assert!((1..=after_its_glance).all(|request| ring_of_request(request) == 0));
+    (0..200).for_each(|number| _ = capture.kernel(1).receive(&packet(number, 8), Timestamp::default()));
+    let helped = (after_its_glance + 1..100).find(|&request| ring_of_request(request) == 1);
+    // In between it glances at its own ring.
+    assert_eq!(helped, Some(3 * GLANCE_EVERY));
 }
 
 #[test]
