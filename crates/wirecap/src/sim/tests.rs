@@ -10,6 +10,7 @@ use crate::ledger::Tally;
 use crate::ring::Help;
 use crate::sieve::{Check, UserFilter};
 use crate::time::Timestamp;
+use crate::umem::pool::Cells;
 
 /// Under Miri, the number of runs that takes about a minute.
 const RUNS: u64 = if cfg!(miri) { 6 } else { 3000 };
@@ -139,7 +140,7 @@ impl Schedule {
         let capture = SimCapture::new(&settings);
         let filters = !faulty && random.once_in(2);
         if filters {
-            let every_fourth = UserFilter::parse("4,48 0 0 0,69 0 1 3,6 0 0 1,6 0 0 0");
+            let every_fourth = UserFilter::parse(EVERY_FOURTH);
             capture.rings.iter().for_each(|ring| ring.settle(Check::Everything(every_fourth.clone())));
         }
         Self {
@@ -585,6 +586,25 @@ fn a_worker_with_packets_of_its_own_glances_at_each_ring_in_turn() {
 }
 
 #[test]
+fn home_rings_above_t_precede_fuller_ones_of_buddies_unless_the_policy_is_fullest() {
+    for (next, expected) in [(Next::Round, 0), (Next::Fullest, 1)] {
+        let mode = Mode::Advanced(0.1);
+        let policy = Policy { next, ..Policy::default() };
+        let capture =
+            SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, policy, ..SimSettings::default() });
+        for (ring, packets) in [(0, 100), (1, 200)] {
+            (0..packets).for_each(|number| {
+                _ = capture.kernel(ring).receive(&packet(number, 8), Timestamp::default())
+            });
+        }
+        let (mut worker, _other) = (capture.worker(0), capture.worker(1));
+        // The first chunk shows that its ring is above T.
+        let rings = [(); 3].map(|()| next_chunk(&mut worker).ring_index());
+        assert_eq!(rings, [0, expected, expected], "{next:?}");
+    }
+}
+
+#[test]
 fn a_sleeping_driver_is_woken_when_cells_return() {
     let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
@@ -625,6 +645,9 @@ fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     let dropped = capture.ledger(Duration::ZERO).total.dropped;
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
 }
+
+/// A filter that rejects packets whose first byte is a multiple of 4.
+const EVERY_FOURTH: &str = "4,48 0 0 0,69 0 1 3,6 0 0 1,6 0 0 0";
 
 /// The heads of a chunk agree with its packets.
 fn check_heads(chunk: &Chunk) {
@@ -683,6 +706,34 @@ fn the_counts_without_a_lock_are_those_of_the_ring() {
     assert_eq!(tally(), Tally { delivered: 32, arrived: 32, dropped });
     let account = capture.ledger(Duration::ZERO).total;
     assert_eq!((account.delivered, account.offered), (32, 40));
+}
+
+#[test]
+fn every_cell_has_a_place() {
+    let capture = ring_of_small_chunks();
+    let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
+    (0..10).for_each(|number| _ = kernel.receive(&packet(number, 8), Timestamp::default()));
+    let cells = || capture.rings[0].cells();
+    assert_eq!(cells(), Cells { posted: 22, waiting: 10, captured: 0, free: 0 });
+    let chunk = next_chunk(&mut worker);
+    assert_eq!(cells(), Cells { posted: 22, waiting: 6, captured: 4, free: 0 });
+    drop(chunk);
+    assert_eq!(cells(), Cells { posted: 26, waiting: 6, captured: 0, free: 0 });
+}
+
+#[test]
+fn rejected_packets_that_wait_at_the_close_are_not_lost() {
+    let capture = ring_of_small_chunks();
+    let all_but_every_fourth = UserFilter::parse(EVERY_FOURTH);
+    capture.rings[0].settle(Check::Everything(all_but_every_fourth));
+    let kernel = capture.kernel(0);
+    let long = 2 * CELL_ROOM as usize;
+    for (number, len) in [(1, 8), (4, 8), (2, 8), (8, long), (3, long)] {
+        assert_eq!(kernel.receive(&packet(number, len), Timestamp::default()), Fate::Received);
+    }
+    capture.close();
+    let account = capture.ledger(Duration::ZERO).total;
+    assert_eq!((account.offered, account.dropped.other, account.filtered), (3, 3, Some(2)));
 }
 
 #[test]
