@@ -557,9 +557,7 @@ fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
     let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
     let (mut owner, mut helper) = (capture.worker(0), capture.worker(1));
-    for number in 0..200 {
-        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
-    }
+    receive_short(capture.kernel(0), 200);
     let chunks = [next_chunk(&mut owner), next_chunk(&mut helper)];
     assert_eq!(chunks.map(|chunk| (chunk.ring_index(), chunk.is_offloaded())), [(0, false), (0, true)]);
     assert_eq!((capture.group.helpers_of(0), capture.group.helpers_of(1)), (vec![(1, 1)], vec![]));
@@ -579,7 +577,7 @@ fn a_worker_with_packets_of_its_own_glances_at_each_ring_in_turn() {
     };
     let after_its_glance = GLANCE_EVERY + 1;
     assert!((1..=after_its_glance).all(|request| ring_of_request(request) == 0));
-    (0..200).for_each(|number| _ = capture.kernel(1).receive(&packet(number, 8), Timestamp::default()));
+    receive_short(capture.kernel(1), 200);
     let helped = (after_its_glance + 1..100).find(|&request| ring_of_request(request) == 1);
     // In between it glances at its own ring.
     assert_eq!(helped, Some(3 * GLANCE_EVERY));
@@ -593,14 +591,26 @@ fn home_rings_above_t_precede_fuller_ones_of_buddies_unless_the_policy_is_fulles
         let capture =
             SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, policy, ..SimSettings::default() });
         for (ring, packets) in [(0, 100), (1, 200)] {
-            (0..packets).for_each(|number| {
-                _ = capture.kernel(ring).receive(&packet(number, 8), Timestamp::default())
-            });
+            receive_short(capture.kernel(ring), packets);
         }
         let (mut worker, _other) = (capture.worker(0), capture.worker(1));
         // The first chunk shows that its ring is above T.
         let rings = [(); 3].map(|()| next_chunk(&mut worker).ring_index());
         assert_eq!(rings, [0, expected, expected], "{next:?}");
+    }
+}
+
+#[test]
+fn an_idle_worker_helps_the_buddy_with_the_fullest_ring() {
+    for packets in [[0, 100, 200], [0, 200, 100]] {
+        let mode = Mode::Advanced(0.1);
+        let capture = SimCapture::new(&SimSettings { rings: 3, workers: 3, mode, ..SimSettings::default() });
+        for (ring, &packets) in packets.iter().enumerate() {
+            receive_short(capture.kernel(ring), packets);
+        }
+        let (mut idle, _others) = (capture.worker(0), [1, 2].map(|index| capture.worker(index)));
+        let helped = next_chunk(&mut idle).ring_index();
+        assert_eq!(packets[helped], 200);
     }
 }
 
@@ -639,11 +649,16 @@ fn a_driver_that_stalls_drops_when_its_descriptors_are_used_up() {
 #[test]
 fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     let capture = SimCapture::new(&SimSettings { rx_slots: Some(4), ..SimSettings::default() });
-    for number in 0..6 {
-        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
-    }
+    receive_short(capture.kernel(0), 6);
     let dropped = capture.ledger(Duration::ZERO).total.dropped;
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
+}
+
+/// The kernel gets this many packets of one cell.
+fn receive_short(kernel: &SimKernel, packets: u64) {
+    for number in 0..packets {
+        kernel.receive(&packet(number, 8), Timestamp::default());
+    }
 }
 
 /// A filter that rejects packets whose first byte is a multiple of 4.
@@ -712,7 +727,7 @@ fn the_counts_without_a_lock_are_those_of_the_ring() {
 fn every_cell_has_a_place() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
-    (0..10).for_each(|number| _ = kernel.receive(&packet(number, 8), Timestamp::default()));
+    receive_short(kernel, 10);
     let cells = || capture.rings[0].cells();
     assert_eq!(cells(), Cells { posted: 22, waiting: 10, captured: 0, free: 0 });
     let chunk = next_chunk(&mut worker);
@@ -885,9 +900,7 @@ fn work(mut worker: SimWorker, dropper: &mpsc::Sender<Chunk>, mut random: Random
 #[test]
 fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
     let capture = SimCapture::new(&SimSettings::default());
-    for number in 0..5 {
-        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
-    }
+    receive_short(capture.kernel(0), 5);
     let ring = &capture.rings[0];
     let help = |limit| Help { limit, most: u32::MAX, abandoned: false };
     assert!(ring.offload(help(5)).unwrap().is_none());
