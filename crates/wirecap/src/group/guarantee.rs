@@ -26,7 +26,7 @@ pub struct Guarantee {
     pub workers: usize,
     /// h: the maximum number of home rings of a worker.
     pub home_rings: usize,
-    /// c: a worker's time per packet.
+    /// c: a worker's time per packet, which includes the engine's own.
     pub cost: Duration,
 }
 

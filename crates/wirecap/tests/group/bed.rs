@@ -44,7 +44,8 @@ impl Bed {
     }
 
     /// Captures while `send` sends, with a worker per ring that needs `cost` per packet, until all kept packets have been
-    /// processed. `see` gets every chunk with the number of its worker.
+    /// processed. `see` gets every chunk with the number of its worker. The cost includes the engine's own work for the
+    /// packet: in a debug build that is 0.6 µs, a ninth of the capacity of a worker that needs 5 µs.
     pub(crate) fn process<T>(
         &self,
         builder: CaptureBuilder,
@@ -59,9 +60,18 @@ impl Bed {
                 let see = &see;
                 let work = move || {
                     let mut core = SlowCore::default();
-                    while let Some(chunk) = worker.next_chunk().unwrap() {
+                    let mut begin = Instant::now();
+                    loop {
+                        let at_once = worker.try_next_chunk().unwrap();
+                        let waited = at_once.is_none();
+                        let Some(chunk) = at_once.or_else(|| worker.next_chunk().unwrap()) else { break };
+                        // Waiting for packets is not work.
+                        if waited {
+                            begin = Instant::now();
+                        }
                         see(worker.index(), &chunk);
-                        core.work(cost * chunk.len() as u32);
+                        core.work_since(begin, cost * chunk.len() as u32);
+                        begin = Instant::now();
                     }
                 };
                 spawn(scope, "worker", work);
