@@ -3,7 +3,7 @@
 //! was [disturbed](wirecap_testbed::Disturbance) is repeated.
 
 use std::sync::Mutex;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Geometry, Guarantee, Ledger, Timestamps};
 use wirecap_testbed::{Ticks, loss_lock, privileged, repeat_if_disturbed, unless_void};
@@ -273,23 +273,6 @@ impl Random {
     }
 }
 
-/// The measured total capacity of the workers of `row`: each queue gets more than its worker can process.
-fn measured_capacity(row: &Row<'_>, bed: &Bed, engine: Engine) -> f64 {
-    const TIME: Duration = Duration::from_secs(1);
-    let flood = vec![1.3 * row.worker_rate(); row.rates.len()];
-    let done = Mutex::new((0, Duration::ZERO));
-    let begin = Instant::now();
-    let see = |_: usize, chunk: &Chunk| {
-        let mut done = done.lock().unwrap();
-        *done = (done.0 + chunk.len(), begin.elapsed());
-    };
-    let send = |bed: &Bed| bed.load(row.frame_bytes(engine), &flood, TIME);
-    let (_, ledger) = bed.process(row.builder(engine), row.cost, see, send);
-    assert_eq!(ledger.total.offloaded_chunks, 0);
-    let (packets, time) = done.into_inner().unwrap();
-    packets as f64 / time.as_secs_f64()
-}
-
 /// Number of random splits.
 const SPLITS: u64 = 20;
 
@@ -310,12 +293,11 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
         let bed = Bed::new(queues);
         let none = vec![0.0; queues.into()];
         let mut row = Row { chunk_cells: random.one_of(&[32, 64, 128, 256]), chunks: 64, cost, rates: &none };
-        let capacity = measured_capacity(&row, &bed, engine);
         // In most cases one queue gets most of the load.
         let shares: Vec<f64> =
             (0..queues).map(|_| random.unit().powi(random.one_of(&[0, 1, 4, 12]))).collect();
         let sum: f64 = shares.iter().sum();
-        let rates: Vec<f64> = shares.iter().map(|share| share / sum * Guarantee::LOAD * capacity).collect();
+        let rates: Vec<f64> = shares.iter().map(|share| share / sum * row.guarantee().group_rate()).collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         row.rates = &rates;
         // Frames that the sender catches up are in addition to its rate.
