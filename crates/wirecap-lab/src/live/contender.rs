@@ -134,7 +134,7 @@ impl Contender {
         match self.books {
             Books::Ledger => tally_of_ledger(finished),
             Books::FileAndLedger => {
-                let (tally, recorded) = (tally_of_ledger(finished)?, file.packets()?);
+                let (tally, recorded) = (tally_of_recorder(finished)?, file.packets()?);
                 if tally.delivered != recorded {
                     return Err(format!("{recorded} packets in the file, {tally:?} in the ledger").into());
                 }
@@ -154,6 +154,14 @@ fn tally_of_ledger(finished: &Finished) -> Outcome<Tally> {
     let reasons = ["no_cell", "ring_full", "other"];
     let lost = reasons.iter().filter_map(|name| finished.ledger(&format!("/dropped/{name}")).ok());
     Ok(Tally { delivered: finished.ledger("/delivered")?, lost: Some(lost.sum()) })
+}
+
+/// The same for a recorder: packets that its writer discarded are lost, too.
+fn tally_of_recorder(finished: &Finished) -> Outcome<Tally> {
+    let Tally { delivered, lost } = tally_of_ledger(finished)?;
+    let in_file = finished.ledger("/recorded/in_file")?;
+    let not_recorded = delivered.checked_sub(in_file).ok_or("more packets in the file than delivered")?;
+    Ok(Tally { delivered: in_file, lost: lost.map(|lost| lost + not_recorded) })
 }
 
 /// The losses that `tcpdump` reports.
@@ -235,6 +243,8 @@ impl MemoryFile {
 
 #[cfg(test)]
 mod tests {
+    use wirecap::Recorded;
+
     use super::*;
 
     #[test]
@@ -249,6 +259,16 @@ mod tests {
         assert_eq!(lost_by_netsniff(netsniff), Some(4));
         assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-packets:"), Some(20_000));
         assert_eq!(number_after("  RX-packets: 20000          RX-dropped: 5 ", "RX-dropped:"), Some(5));
+    }
+
+    #[test]
+    fn packets_that_a_recorder_s_writer_discarded_are_lost() {
+        let recorded = Recorded { writer: 60, written: 40, in_file: 40, ..Recorded::default() };
+        let dropped = serde_json::json!({ "no_cell": 5, "ring_full": 0, "other": 0 });
+        let ledger = serde_json::json!({ "delivered": 100, "dropped": dropped, "recorded": recorded });
+        let finished = Finished { output: ledger.to_string(), ..Finished::default() };
+        assert_eq!(tally_of_ledger(&finished).unwrap(), Tally { delivered: 100, lost: Some(5) });
+        assert_eq!(tally_of_recorder(&finished).unwrap(), Tally { delivered: 40, lost: Some(65) });
     }
 
     #[test]
