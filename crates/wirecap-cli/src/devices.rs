@@ -11,6 +11,7 @@ use wirecap::device::{self, ChosenEngine, Device};
 use crate::doctor::{self, Brief};
 use crate::failure::Failure;
 use crate::output;
+use crate::size::count_of;
 
 /// List interfaces, their queues, and the engine that auto selects, with the reason
 #[derive(Debug, Args)]
@@ -61,8 +62,8 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
                 &note(&format!("XDP program {} is attached ({}){owner}", program.program_id, program.mode));
         }
         if let Some(brief) = briefs.get(&device.name) {
-            let noun = if brief.count == 1 { "finding" } else { "findings" };
-            text += &note(&format!("doctor: {} {noun}, first: {}", brief.count, brief.worst));
+            let findings = count_of(brief.count as u64, "finding", "findings");
+            text += &note(&format!("doctor: {findings}, first: {}", brief.worst));
         }
     }
     text

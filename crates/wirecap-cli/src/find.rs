@@ -21,7 +21,7 @@ use crate::recording;
 use crate::screen::announce;
 use crate::signals::Interruption;
 use crate::sink::{self, Output};
-use crate::size::human_bytes;
+use crate::size::{count_of, human_bytes};
 pub(crate) use places::places_and_filter;
 
 /// Find packets in recordings and write them in order of time
@@ -173,10 +173,9 @@ impl Search {
             let oldest = scanned.iter().filter_map(|segment| segment.times).map(|(first, _)| first).min();
             let lag = oldest
                 .map(|oldest| format!(": the oldest packet in them is {}", clock::lag(oldest, clock::now())));
-            let count = scanned.len();
             announce(&format!(
-                "{count} {} ({}) without a valid index read completely{}",
-                if count == 1 { "file" } else { "files" },
+                "{} ({}) without a valid index read completely{}",
+                count_of(scanned.len() as u64, "file", "files"),
                 human_bytes(self.plan.scanned_bytes),
                 lag.unwrap_or_default(),
             ));

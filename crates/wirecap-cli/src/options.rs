@@ -316,14 +316,14 @@ const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
 /// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
 /// and below it a line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
-    let noun = if interface.rings == 1 { "ring" } else { "rings" };
+    let rings = size::count_of(interface.rings as u64, "ring", "rings");
     let geometry = capture.geometry();
     let memory = size::human_bytes(interface.pool_bytes);
     let snap_len = match interface.snap_len {
         wirecap::DEFAULT_SNAP_LEN => String::new(),
         bytes => format!(", {bytes} bytes kept of each packet"),
     };
-    let begin = format!("{purpose} {}: {} {noun}", interface.device.name, interface.rings);
+    let begin = format!("{purpose} {}: {rings}", interface.device.name);
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages, posted, link_wait, .. } => {

@@ -110,6 +110,11 @@ pub fn grouped(count: u64) -> String {
     out
 }
 
+/// A count with its noun: `1 file`, `1,000 files`.
+pub fn count_of(count: u64, one: &str, several: &str) -> String {
+    format!("{} {}", grouped(count), if count == 1 { one } else { several })
+}
+
 /// A readable number of bytes: `1.0 GiB`.
 pub fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -187,6 +192,12 @@ mod tests {
         for bad in ["", "0", "0.1", "-1", "k", "1X", "1e3", "2000G"] {
             assert!(rate(bad).is_err(), "{bad} was taken");
         }
+    }
+
+    #[test]
+    fn a_count_has_its_noun() {
+        let files = |count| count_of(count, "file", "files");
+        assert_eq!([0, 1, 2, 1000].map(files), ["0 files", "1 file", "2 files", "1,000 files"]);
     }
 
     #[test]

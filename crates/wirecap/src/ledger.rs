@@ -11,7 +11,7 @@ use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use serde::Serialize;
-use wirecap_units::size::grouped;
+use wirecap_units::size::{count_of, grouped};
 
 use crate::warning::Warning;
 
@@ -384,8 +384,7 @@ impl Ledger {
                 .push(format!("a zero-copy driver ran out of cells {} times", grouped(self.total.starved)));
         }
         if !self.unseen.is_empty() {
-            let periods = if self.unseen.len() == 1 { "period" } else { "periods" };
-            unknown.push(format!("{} unseen {periods}", self.unseen.len()));
+            unknown.push(count_of(self.unseen.len() as u64, "unseen period", "unseen periods"));
         }
         unknown
     }
@@ -405,9 +404,8 @@ impl Ledger {
         let reasons: Vec<String> =
             losses.iter().map(|(count, reason)| format!("{} {reason}", grouped(*count))).collect();
         let total = losses.iter().map(|(count, _)| count).sum();
-        let noun = if total == 1 { "packet" } else { "packets" };
         let more = if unknown.is_empty() { unknown } else { format!("; perhaps more: {unknown}") };
-        format!("lossless: no ({} {noun} lost: {}{more})", grouped(total), reasons.join(", "))
+        format!("lossless: no ({} lost: {}{more})", count_of(total, "packet", "packets"), reasons.join(", "))
     }
 }
 

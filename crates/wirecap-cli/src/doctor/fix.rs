@@ -16,6 +16,7 @@ use super::read;
 use super::report::finding_text;
 use crate::failure::Failure;
 use crate::output;
+use crate::size::count_of;
 
 /// The default path of the journal.
 pub(crate) const JOURNAL: &str = "/run/wirecap/doctor.json";
@@ -24,7 +25,7 @@ const NAMESPACE: &str = "/proc/self/ns/net";
 
 /// A number of changes as text.
 pub(super) fn changes(count: usize) -> String {
-    if count == 1 { "1 change".to_owned() } else { format!("{count} changes") }
+    count_of(count as u64, "change", "changes")
 }
 
 /// The changes that were made and not reverted.

@@ -7,6 +7,8 @@ use hdrhistogram::Histogram;
 use serde_json::json;
 use wirecap::grouped;
 
+use crate::size::count_of;
+
 /// Longer times count as this.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 /// Significant digits that are kept of a time.
@@ -87,7 +89,7 @@ impl Latency {
 
 /// `1 packet`, `1,000 packets`
 pub(super) fn counted(packets: u64) -> String {
-    format!("{} {}", grouped(packets), if packets == 1 { "packet" } else { "packets" })
+    count_of(packets, "packet", "packets")
 }
 
 /// `850 ns`, `12.3 us`, `1.05 ms`, `2.10 s`

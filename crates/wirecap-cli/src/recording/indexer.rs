@@ -15,6 +15,7 @@ use wirecap_units::error::causes;
 use crate::screen::notice;
 use crate::signals;
 use crate::sink::Writing;
+use crate::size::count_of;
 
 /// Makes the indexes.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Indexer {
 const PATIENCE: Duration = Duration::from_secs(1);
 
 fn files(count: usize) -> String {
-    if count == 1 { "1 file".to_owned() } else { format!("{count} files") }
+    count_of(count as u64, "file", "files")
 }
 
 /// Returns the files not yet indexed when it must end.

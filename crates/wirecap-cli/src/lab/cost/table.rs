@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use wirecap::grouped;
 use wirecap_lab::cost::{BATCH_NS_MAX, Bar, Book, Component, Figures, Id, Report};
 
+use crate::size::count_of;
+
 /// Columns of a component's name.
 const NAME_COLUMNS: usize = 43;
 /// The share of a run's frames without a cell from which on the table reports it.
@@ -30,7 +32,7 @@ pub(super) fn write(report: &Report, out: &mut impl Write) -> io::Result<()> {
 
 fn write_head(report: &Report, out: &mut impl Write) -> io::Result<()> {
     let (bytes, frames) = (report.frame_bytes, grouped(report.frames));
-    let rounds = if report.rounds == 1 { "1 round".to_owned() } else { format!("{} rounds", report.rounds) };
+    let rounds = count_of(report.rounds as u64, "round", "rounds");
     writeln!(out, "cost of a captured packet of {bytes} bytes: {rounds}, {frames} frames per run")?;
     write!(out, "R x M = {}; ", grouped(report.cells))?;
     match report.tsc_hz {
