@@ -261,12 +261,14 @@ mod unsupported {
     }
 }
 
-#[cfg(all(test, not(feature = "compressed")))]
+#[cfg(test)]
 mod tests {
+    #[cfg(not(feature = "compressed"))]
     use std::error::Error as _;
 
     use super::*;
 
+    #[cfg(not(feature = "compressed"))]
     #[test]
     fn a_compressed_file_is_rejected_by_its_name() {
         for (head, name) in [(&GZIP[..], "gzip"), (&ZSTANDARD[..], "Zstandard")] {
@@ -275,5 +277,19 @@ mod tests {
             let cause = error.source().expect("a source's failure has a cause").to_string();
             assert!(cause.starts_with(&format!("compressed by {name}: ")), "{cause}");
         }
+    }
+
+    #[test]
+    fn a_step_names_the_bytes_of_its_block() {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+        let section = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
+        let block = words(&[0xbad, 16, 0x0403_0201, 16]);
+        let file = [&section[..], &block].concat();
+        let mut reader = Reader::from_start(Cursor::new(file)).unwrap();
+        let mut blocks = Vec::new();
+        while let Step::Other(place) = reader.step().unwrap() {
+            blocks.push(reader.bytes(place).to_vec());
+        }
+        assert_eq!(blocks.last(), Some(&block), "{blocks:?}");
     }
 }

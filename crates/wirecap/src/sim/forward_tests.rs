@@ -422,6 +422,21 @@ fn an_engine_that_returns_a_cell_twice_is_detected() {
     owners.give_back(&[Descriptor::default()]);
 }
 
+/// The kernel is called for each part of a large batch, so the parts before leave the ring.
+#[test]
+fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
+    let geometry = Geometry { chunk_cells: 256, chunks: 2, cell_bytes: 64 };
+    let settings = SimSettings { geometry, forwards: true, tx_slots: 128, ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
+    receive(&capture, 256);
+    let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() else { panic!("it came") };
+    port.send_all(chunk.drain());
+    port.flush();
+    let account = port.account();
+    assert_eq!((account.dropped.total(), capture.transmitter(0).take_sent().len()), (0, 256), "{account:?}");
+}
+
 /// A kernel that publishes its index late, as before Linux 6.17, is called until it has sent the batch.
 #[test]
 fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {

@@ -724,6 +724,16 @@ fn the_counts_without_a_lock_are_those_of_the_ring() {
 }
 
 #[test]
+fn a_ring_with_warm_cells_takes_as_many_packets_without_its_keeper() {
+    let geometry = Geometry { chunk_cells: 4, chunks: 8, cell_bytes: 64 };
+    let unattended = |warm| {
+        let capture = SimCapture::new(&SimSettings { geometry, warm, ..SimSettings::default() });
+        capture.group.unattended()
+    };
+    assert_eq!([None, Some(32), Some(8)].map(unattended), [None, None, Some(8)]);
+}
+
+#[test]
 fn every_cell_has_a_place() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));

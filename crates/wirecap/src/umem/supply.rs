@@ -84,3 +84,14 @@ impl Stock {
         lock(&self.0).len()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_keeps_as_many_idle_cells_as_it_does_not_post() {
+        let kept = |warm| Supply::of(32, warm).kept_idle();
+        assert_eq!([None, Some(8), Some(40)].map(kept), [0, 24, 0]);
+    }
+}
