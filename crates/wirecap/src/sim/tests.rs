@@ -762,6 +762,18 @@ fn rejected_packets_that_wait_at_the_close_are_not_lost() {
 }
 
 #[test]
+fn the_count_without_a_lock_has_all_drops_after_the_close() {
+    let capture = ring_of_small_chunks();
+    for number in 0..40 {
+        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
+    }
+    capture.close();
+    let dropped = capture.ledger(Duration::ZERO).total.dropped;
+    assert_eq!((dropped.other, dropped.no_cell), (32, 8));
+    assert_eq!(capture.rings[0].tally().dropped, 40);
+}
+
+#[test]
 fn an_incomplete_packet_waits_for_its_end() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
