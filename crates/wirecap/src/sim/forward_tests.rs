@@ -430,9 +430,7 @@ fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
     let capture = SimCapture::new(&settings);
     let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
     receive(&capture, 256);
-    let Answer::Chunk { mut chunk, .. } = worker.ask(Duration::ZERO).unwrap() else { panic!("it came") };
-    port.send_all(chunk.drain());
-    port.flush();
+    pass_on(&mut worker, &mut port);
     let account = port.account();
     assert_eq!((account.dropped.total(), capture.transmitter(0).take_sent().len()), (0, 256), "{account:?}");
 }

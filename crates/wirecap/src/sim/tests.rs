@@ -764,9 +764,7 @@ fn rejected_packets_that_wait_at_the_close_are_not_lost() {
 #[test]
 fn the_count_without_a_lock_has_all_drops_after_the_close() {
     let capture = ring_of_small_chunks();
-    for number in 0..40 {
-        capture.kernel(0).receive(&packet(number, 8), Timestamp::default());
-    }
+    receive_short(capture.kernel(0), 40);
     capture.close();
     let dropped = capture.ledger(Duration::ZERO).total.dropped;
     assert_eq!((dropped.other, dropped.no_cell), (32, 8));

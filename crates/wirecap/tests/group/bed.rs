@@ -71,6 +71,7 @@ impl Bed {
                         }
                         see(worker.index(), &chunk);
                         core.work_since(begin, cost * chunk.len() as u32);
+                        // The engine takes this chunk's cells back, and hands out the next chunk, in the next one's time.
                         begin = Instant::now();
                     }
                 };
