@@ -305,7 +305,7 @@ impl fmt::Display for Disturbance {
 /// If an undisturbed run fails, or the third one.
 #[track_caller]
 pub fn repeat_if_disturbed<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>) -> T {
-    repeat(what, trial).unwrap_or_else(|void| panic!("{what}: {void}"))
+    repeat(what, watched(trial)).unwrap_or_else(|void| panic!("{what}: {void}"))
 }
 
 /// As [`repeat_if_disturbed`], for a load that needs nearly the full capacity of the machine's processors: `None` if all
@@ -317,21 +317,30 @@ pub fn repeat_if_disturbed<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T,
 /// When an undisturbed run fails.
 #[track_caller]
 pub fn unless_void<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>) -> Option<T> {
-    let outcome = repeat(what, trial);
+    let outcome = repeat(what, watched(trial));
     if let Err(void) = &outcome {
         let _ = writeln!(io::stderr(), "VOID: {what}: {void}");
     }
     outcome.ok()
 }
 
-/// The error of the last of three disturbed runs, if all of them failed.
-#[track_caller]
-fn repeat<T>(what: &str, mut trial: impl FnMut(&Watch) -> Result<T, String>) -> Result<T, String> {
-    let mut repeats = 0;
-    loop {
+/// Runs of `trial` with the disturbance of each.
+fn watched<T>(
+    mut trial: impl FnMut(&Watch) -> Result<T, String>,
+) -> impl FnMut() -> (Result<T, String>, Disturbance) {
+    move || {
         let watch = Watch::begin();
         let outcome = trial(&watch);
-        let disturbance = watch.end();
+        (outcome, watch.end())
+    }
+}
+
+/// The error of the last of three disturbed runs, if all of them failed.
+#[track_caller]
+fn repeat<T>(what: &str, mut run: impl FnMut() -> (Result<T, String>, Disturbance)) -> Result<T, String> {
+    let mut repeats = 0;
+    loop {
+        let (outcome, disturbance) = run();
         println!("{what}: {disturbance}");
         match outcome {
             Ok(value) => return Ok(value),
@@ -349,6 +358,8 @@ fn repeat<T>(what: &str, mut trial: impl FnMut(&Watch) -> Result<T, String>) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{self, AssertUnwindSafe};
+
     use super::*;
 
     fn calm() -> Disturbance {
@@ -397,18 +408,50 @@ mod tests {
         assert!(!seen.thread.is_empty(), "{seen}");
     }
 
+    /// What [`repeat`] makes of runs that are disturbed or not, and fail but for the last if that `succeeds`; and the
+    /// number of runs it made. The outer error is what it panics with.
+    fn repeated(disturbed: &[bool], succeeds: bool) -> (Result<Result<(), String>, String>, usize) {
+        let mut runs = 0;
+        let outcome = panic::catch_unwind(AssertUnwindSafe(|| {
+            repeat("a run", || {
+                let stolen = if disturbed[runs] { Duration::from_secs(1) } else { Duration::ZERO };
+                runs += 1;
+                let last = runs == disturbed.len();
+                let outcome = if succeeds && last { Ok(()) } else { Err("it fails".to_owned()) };
+                (outcome, Disturbance { stolen, ..calm() })
+            })
+        }));
+        (outcome.map_err(|panicked| *panicked.downcast().unwrap()), runs)
+    }
+
     #[test]
     fn a_disturbed_failure_is_repeated_and_an_undisturbed_one_is_not() {
-        let mut runs = 0;
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            repeat_if_disturbed("a run that always fails", |_| {
-                runs += 1;
-                Err::<(), _>("it fails".to_owned())
-            });
-        }));
-        let said = *outcome.unwrap_err().downcast::<String>().unwrap();
-        let repeated = format!("after {} repeats", runs - 1);
-        assert!((1..=REPEATS + 1).contains(&runs) && said.contains(&repeated), "{runs} runs: {said}");
-        assert_eq!(said.contains("\nundisturbed"), runs <= REPEATS, "{runs} runs: {said}");
+        assert_eq!(repeated(&[true, true, true], true), (Ok(Ok(())), 3));
+        assert_eq!(repeated(&[false], true), (Ok(Ok(())), 1));
+
+        let (void, runs) = repeated(&[true, true, true], false);
+        let void = void.unwrap().unwrap_err();
+        assert!(void.starts_with("it fails\ndisturbed") && void.ends_with("after 2 repeats"), "{void}");
+        assert_eq!(runs, 3);
+
+        for disturbed in [&[false][..], &[true, false], &[true, true, false]] {
+            let (outcome, runs) = repeated(disturbed, false);
+            let panicked = outcome.unwrap_err();
+            let repeats = format!("after {} repeats", disturbed.len() - 1);
+            assert!(panicked.starts_with("a run: it fails\nundisturbed"), "{panicked}");
+            assert!(panicked.ends_with(&repeats), "{panicked}");
+            assert_eq!(runs, disturbed.len());
+        }
+    }
+
+    #[test]
+    fn a_run_is_watched_while_its_trial_lasts() {
+        let mut trial = watched(|_| {
+            thread::sleep(Duration::from_millis(5));
+            Ok(7)
+        });
+        let (outcome, disturbance) = trial();
+        assert_eq!(outcome, Ok(7));
+        assert!(disturbance.duration >= Duration::from_millis(5), "{disturbance}");
     }
 }
