@@ -201,8 +201,8 @@ int wirecap_group_set_basic(wirecap_group *group);
 
 /*
  * Advanced mode, A-(M,R,T): workers also take chunks from buddies whose backlog exceeds the threshold T, a
- * share of the pool from 0 to 1; 0.6 is a good start. Two workers may then process packets of one flow at the
- * same time.
+ * share of the pool from 0 to 1 (with the engine packet, of three quarters of the pool); 0.6 is a good start.
+ * Two workers may then process packets of one flow at the same time.
  */
 int wirecap_group_set_advanced(wirecap_group *group, double threshold);
 

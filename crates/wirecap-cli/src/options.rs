@@ -106,6 +106,8 @@ pub(crate) struct EngineOptions {
     buffer: Option<u64>,
 
     /// T: advanced mode; workers help rings that are fuller than T percent
+    ///
+    /// With the engine packet, T percent of three quarters of the ring: beyond, the kernel may lose packets.
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 

@@ -510,7 +510,14 @@ impl Capture {
     pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
         let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
         let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
-        Some(Guarantee { geometry: self.geometry, threshold, workers, home_rings, cost })
+        let usable = self
+            .shared
+            .group
+            .rings()
+            .iter()
+            .map(|ring| f64::from(ring.usable()) / f64::from(ring.capacity()));
+        let usable = usable.fold(1.0, f64::min);
+        Some(Guarantee { geometry: self.geometry, usable, threshold, workers, home_rings, cost })
     }
 
     /// The sizes of each ring's pool.

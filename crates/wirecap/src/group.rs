@@ -96,7 +96,7 @@ impl Place {
     fn new(home: usize, ring: &Arc<dyn Ring>, mode: Mode) -> Self {
         let limit = match mode {
             Mode::Basic => u32::MAX,
-            Mode::Advanced(threshold) => (threshold * f64::from(ring.capacity())) as u32,
+            Mode::Advanced(threshold) => (threshold * f64::from(ring.usable())) as u32,
         };
         Self { home, limit }
     }
@@ -637,7 +637,7 @@ impl Candidate<'_> {
     /// capacity.
     fn is_brimming(&self, workers: usize) -> bool {
         let held = (workers as u32).saturating_mul(self.ring.chunk_cells());
-        self.backlog >= self.ring.capacity().saturating_sub(held)
+        self.backlog >= self.ring.usable().saturating_sub(held)
     }
 }
 

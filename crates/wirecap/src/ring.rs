@@ -32,12 +32,21 @@ pub(crate) struct RingSettings {
     pub(crate) first_ring_index: usize,
 }
 
+/// The usable share of the memory of a packet ring in blocks. If less than a quarter is free, the kernel may drop a packet
+/// that one processor receives while another one has closed a block and not yet opened the next: since Linux 5.3
+/// `__tpacket_v3_has_room` looks a quarter of the ring ahead, then at the current block, without the lock.
+pub(crate) const USABLE_IN_BLOCKS: f64 = 0.75;
+
 /// Something that chunks are captured from.
 pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// Its name and place.
     fn identity(&self) -> &Arc<RingIdentity>;
     /// R x M: the number of packets that it can hold.
     fn capacity(&self) -> u32;
+    /// How many of these the kernel fills without a risk of loss; T is a share of them.
+    fn usable(&self) -> u32 {
+        self.capacity()
+    }
     /// M: the maximum number of packets of a chunk.
     fn chunk_cells(&self) -> u32;
     /// Number of packets that wait to be captured: a snapshot.

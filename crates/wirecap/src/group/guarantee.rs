@@ -13,14 +13,17 @@ use crate::umem::pool::Geometry;
 /// A ring to which up to λ packets per second arrive loses nothing, while the group's load is at most 0.9 of its
 /// workers' capacity, if
 ///
-/// > (1 - T) R M ≥ W M + λ ((h + 1) M c + w)
+/// > (1 - T) u R M ≥ W M + λ ((h + 1) M c + w)
 ///
-/// with W workers of up to h home rings each, c per packet, and w = [`WAKE_BOUND`](Self::WAKE_BOUND).
+/// with W workers of up to h home rings each, c per packet, w = [`WAKE_BOUND`](Self::WAKE_BOUND), and u = 1, or
+/// [`USABLE_IN_BLOCKS`](Self::USABLE_IN_BLOCKS) with the engine `packet`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Guarantee {
     /// M and R.
     pub geometry: Geometry,
-    /// T.
+    /// u: the share of a pool that the kernel fills without a risk of loss.
+    pub usable: f64,
+    /// T, as a share of this share.
     pub threshold: f64,
     /// W: the number of workers that share the load.
     pub workers: usize,
@@ -60,6 +63,10 @@ impl Guarantee {
     /// to a millisecond, and a millisecond for the kernel to schedule the worker.
     pub const WAKE_BOUND: Duration = Duration::from_millis(2);
 
+    /// u of the engine `packet`: if less than a quarter of a ring of blocks is free, the kernel may drop a packet while it
+    /// closes a block and opens the next (`__tpacket_v3_has_room`, since Linux 5.3).
+    pub const USABLE_IN_BLOCKS: f64 = crate::ring::USABLE_IN_BLOCKS;
+
     /// The maximum load of the group, as a share of its workers' capacity.
     pub const LOAD: f64 = 0.9;
 
@@ -70,7 +77,7 @@ impl Guarantee {
 
     /// λ: the packets per second that one ring may receive.
     pub fn ring_rate(&self) -> f64 {
-        let room = (1.0 - self.threshold) * f64::from(self.geometry.cells()) - self.held();
+        let room = self.above_threshold() * f64::from(self.geometry.cells()) - self.held();
         (room / self.delay()).max(0.0)
     }
 
@@ -82,7 +89,7 @@ impl Guarantee {
     /// R: the smallest number of chunks in a ring's pool with which `rate` packets per second are not lost; `None` if T
     /// leaves no room.
     pub fn chunks_for(&self, rate: f64) -> Option<u32> {
-        let cells = (self.held() + rate * self.delay()) / (1.0 - self.threshold);
+        let cells = (self.held() + rate * self.delay()) / self.above_threshold();
         let chunks = (cells / f64::from(self.geometry.chunk_cells)).ceil();
         (chunks < f64::from(u32::MAX)).then_some(chunks as u32)
     }
@@ -96,6 +103,11 @@ impl Guarantee {
             group_rate,
             chunks_needed: self.chunks_for(group_rate),
         })
+    }
+
+    /// The share of a pool that is above T and usable.
+    fn above_threshold(&self) -> f64 {
+        (1.0 - self.threshold) * self.usable
     }
 
     /// Cells of a ring that workers may hold.
@@ -117,6 +129,7 @@ mod tests {
     fn guarantee(chunk_cells: u32, chunks: u32, cost_micros: u64) -> Guarantee {
         Guarantee {
             geometry: Geometry { chunk_cells, chunks, cell_bytes: 2048 },
+            usable: 1.0,
             threshold: 0.6,
             workers: 2,
             home_rings: 1,
@@ -134,6 +147,23 @@ mod tests {
         let chunks = deep.chunks_for(36_000.0).unwrap();
         let of = |chunks| Guarantee { geometry: Geometry { chunks, ..deep.geometry }, ..deep };
         assert!(of(chunks).holds_for(36_000.0) && !of(chunks - 1).holds_for(36_000.0));
+    }
+
+    #[test]
+    fn a_ring_of_blocks_needs_a_third_more_chunks() {
+        let cells = guarantee(64, 150, 50);
+        let blocks = Guarantee {
+            usable: Guarantee::USABLE_IN_BLOCKS,
+            geometry: Geometry { chunks: 200, ..cells.geometry },
+            ..cells
+        };
+        assert!(
+            (blocks.ring_rate() - cells.ring_rate()).abs() < 1e-6,
+            "{} {}",
+            blocks.ring_rate(),
+            cells.ring_rate()
+        );
+        assert_eq!((cells.chunks_for(36_000.0), blocks.chunks_for(36_000.0)), (Some(17), Some(23)));
     }
 
     #[test]

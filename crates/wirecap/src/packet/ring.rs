@@ -16,7 +16,7 @@ use crate::ledger::{Account, Drops, HandedOut, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Filled, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::steering::{self, Selection};
-use crate::ring::{Help, Ring};
+use crate::ring::{Help, Ring, USABLE_IN_BLOCKS};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
@@ -535,6 +535,13 @@ impl Ring for PacketRing {
     fn capacity(&self) -> u32 {
         match &self.kernel().store {
             Store::Blocks(_) => self.traits.geometry.cells(),
+            Store::Frames(frames) => frames.capacity(),
+        }
+    }
+
+    fn usable(&self) -> u32 {
+        match &self.kernel().store {
+            Store::Blocks(_) => (USABLE_IN_BLOCKS * f64::from(self.traits.geometry.cells())) as u32,
             Store::Frames(frames) => frames.capacity(),
         }
     }

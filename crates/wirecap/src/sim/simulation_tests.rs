@@ -238,6 +238,7 @@ fn random_skew(random: &mut Random) -> (SimulationConfig, Guarantee, f64) {
     let cost = random_cost(random);
     let mut guarantee = Guarantee {
         geometry: Geometry { chunk_cells: random.between(1, 64) as u32, chunks: 1, cell_bytes: 16 },
+        usable: 1.0,
         threshold: 0.95 * random.unit(),
         workers,
         home_rings: rings.div_ceil(workers),
@@ -345,7 +346,7 @@ impl Scene {
         let geometry = Geometry { chunk_cells, chunks, cell_bytes: 16 };
         let (threshold, cost) = (0.6, Duration::from_micros(self.cost_micros));
         let workers = self.loads.len() / self.homes;
-        let guarantee = Guarantee { geometry, threshold, workers, home_rings: self.homes, cost };
+        let guarantee = Guarantee { geometry, usable: 1.0, threshold, workers, home_rings: self.homes, cost };
         let rate = 1.0 / cost.as_secs_f64();
         let config = SimulationConfig {
             settings: SimSettings {

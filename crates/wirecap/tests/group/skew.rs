@@ -83,9 +83,10 @@ impl Row<'_> {
         Ok(ledger)
     }
 
-    fn guarantee(&self) -> Guarantee {
+    fn guarantee(&self, engine: Engine) -> Guarantee {
         Guarantee {
             geometry: Geometry { chunk_cells: self.chunk_cells, chunks: self.chunks, cell_bytes: 2048 },
+            usable: if engine == Engine::Packet { Guarantee::USABLE_IN_BLOCKS } else { 1.0 },
             threshold: THRESHOLD,
             workers: self.rates.len(),
             home_rings: 1,
@@ -118,7 +119,7 @@ impl Row<'_> {
     #[track_caller]
     fn loses_nothing(&self, bed: &Bed, engine: Engine, time: Duration) -> Option<Ledger> {
         let highest = self.rates.iter().copied().fold(0.0, f64::max);
-        assert!(self.guarantee().holds_for(highest), "{self:?} does not meet the guarantee");
+        assert!(self.guarantee(engine).holds_for(highest), "{self:?} does not meet the guarantee");
         unless_void(&format!("{self:?}, {engine:?}, {time:?}"), |_| {
             let ledger = self.process(bed, engine, self.builder(engine).advanced(THRESHOLD), time)?;
             if ledger.is_lossless() { Ok(ledger) } else { Err(ledger.to_string()) }
@@ -297,12 +298,13 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
         let shares: Vec<f64> =
             (0..queues).map(|_| random.unit().powi(random.one_of(&[0, 1, 4, 12]))).collect();
         let sum: f64 = shares.iter().sum();
-        let rates: Vec<f64> = shares.iter().map(|share| share / sum * row.guarantee().group_rate()).collect();
+        let rates: Vec<f64> =
+            shares.iter().map(|share| share / sum * row.guarantee(engine).group_rate()).collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         row.rates = &rates;
         // Frames that the sender catches up are in addition to its rate.
         let burst = highest * Ticks::CATCH_UP.as_secs_f64() / (1.0 - THRESHOLD);
-        let least = row.guarantee().chunks_for(highest).expect("T is below 1");
+        let least = row.guarantee(engine).chunks_for(highest).expect("T is below 1");
         row.chunks = least + (burst / f64::from(row.chunk_cells)).ceil() as u32;
         row.loses_nothing(&bed, engine, load_time());
     }
