@@ -82,9 +82,27 @@ pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos)
     style.pos(Pos::new(horizontal, vertical))
 }
 
-/// The approximate width of `text` of `size` pixels, in pixels; the reader's font is unknown.
+/// A whole number with separators: `1,063`.
+pub fn rounded(number: f64) -> String {
+    let size = wirecap::grouped(number.abs().round() as u64);
+    if number <= -0.5 { format!("-{size}") } else { size }
+}
+
+/// `text`, in which a number is on one line with its percent sign or its name: `T = 60 %`.
+pub fn unbroken(text: &str) -> String {
+    text.replace(" %", "\u{a0}%").replace(" = ", "\u{a0}=\u{a0}")
+}
+
+/// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font, because the reader's is
+/// unknown.
 pub fn text_width(text: &str, size: i32) -> i32 {
-    let ems = |letter: char| if letter.is_uppercase() { 0.72 } else { 0.56 };
+    let ems = |letter: char| match letter {
+        'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | ' ' | '\u{a0}' => 0.32,
+        'f' | 'r' | 't' | '-' | '(' | ')' => 0.41,
+        'm' | 'w' | 'M' | 'W' => 0.96,
+        'A'..='Z' => 0.72,
+        _ => 0.64,
+    };
     (text.chars().map(ems).sum::<f64>() * f64::from(size)).ceil() as i32
 }
 

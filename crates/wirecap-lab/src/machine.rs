@@ -23,7 +23,7 @@ impl Machine {
         let system = value_of(&release, "PRETTY_NAME").map(|name| name.trim_matches('"').to_owned());
         let facts = [
             ("processor", field("model name")),
-            ("processors for us", Some(format!("{cpus}{}", if is_virtual { ", virtual" } else { "" }))),
+            ("usable processors", Some(format!("{cpus}{}", if is_virtual { ", virtual" } else { "" }))),
             ("memory", memory(&read("/proc/meminfo"))),
             ("kernel", Some(read("/proc/sys/kernel/osrelease").trim().to_owned())),
             ("system", system),

@@ -5,7 +5,7 @@
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::chart::themed;
+use crate::chart::{themed, unbroken};
 use crate::experiment::{Basis, Claim, Findings, Part, Table, Verdict};
 use crate::machine::Machine;
 use crate::runner::Entry;
@@ -232,14 +232,14 @@ fn claims_table<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Markup {
         div.scroll {
             table.claims {
                 thead { tr {
-                    th { "of what" } th { "expected" } th { "found" }
+                    th { "quantity" } th { "expected" } th { "found" }
                     @if points { th.number { "points" } }
                     th { "" }
                 } }
                 tbody { @for claim in claims { tr {
                     td { (claim.quantity) @if !claim.reason.is_empty() { div.pale { (claim.reason) } } }
-                    td data-name="expected" { (claim.expected) }
-                    td data-name="found" { (claim.found) }
+                    td data-name="expected" { (unbroken(&claim.expected)) }
+                    td data-name="found" { (unbroken(&claim.found)) }
                     @if points {
                         td.number data-name="points" { @if let Some(points) = claim.points { (signed(points)) } }
                     }

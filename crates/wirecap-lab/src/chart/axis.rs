@@ -125,7 +125,7 @@ fn powers_of_ten(first: f64, last: f64) -> Vec<f64> {
 }
 
 /// A number with the digits that distinguish it from its neighbours on an axis.
-fn short(number: f64) -> String {
+pub(super) fn short(number: f64) -> String {
     let (scaled, suffix) = match number.abs() {
         size if size >= 1e6 => (number / 1e6, " M"),
         size if size >= 1e4 => (number / 1e3, " k"),

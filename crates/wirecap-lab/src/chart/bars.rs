@@ -3,9 +3,10 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
+use crate::chart::axis::short;
 use crate::chart::{
-    Canvas, DrawingError, FAINT, FINE, INK, PALE, PAPER, TEXT, WIDTH, picture, series_colour, text_style,
-    text_width,
+    Canvas, DrawingError, FAINT, FINE, INK, PALE, PAPER, TEXT, WIDTH, picture, rounded, series_colour,
+    text_style, text_width,
 };
 
 /// A chart of bars. A bar with several parts is a stack; there is space between groups.
@@ -203,7 +204,7 @@ impl Row<'_> {
             if part.hollow {
                 draw_box(canvas, (left + 2, self.top + 2), (right - 2, bottom - 2), PAPER.filled())?;
             }
-            let number = format!("{:.0}", part.value);
+            let number = rounded(part.value);
             if text_width(&number, TEXT - 1) + NUMBER_ROOM <= right - left {
                 let colour = if part.hollow { INK } else { PAPER };
                 let style = text_style(TEXT - 1, colour, HPos::Center, VPos::Center);
@@ -235,7 +236,7 @@ impl Scale {
             draw_line(canvas, [(x, MARGIN), (x, bottom)])?;
             let style = text_style(TEXT - 1, PALE, HPos::Center, VPos::Top);
             let x = x.max(MARGIN + text_width("0", TEXT) / 2);
-            write(canvas, &format!("{}", (value * 1e6).round() / 1e6), (x, bottom + 4), style)?;
+            write(canvas, &short(value), (x, bottom + 4), style)?;
         }
         let style = text_style(TEXT, INK, HPos::Right, VPos::Top);
         write(canvas, name, (WIDTH - MARGIN, bottom + 22), style)

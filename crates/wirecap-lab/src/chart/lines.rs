@@ -7,6 +7,7 @@ use crate::chart::axis::Span;
 pub use crate::chart::axis::{Axis, Scale};
 use crate::chart::{
     Canvas, DrawingError, FAINT, FINE, INK, PALE, TEXT, picture, series_colour, text_style, text_width,
+    unbroken,
 };
 use crate::csv_text::csv;
 
@@ -281,7 +282,7 @@ fn label_height(lines: &[String]) -> i32 {
 /// A name in lines of at most [`LABEL_LETTERS`], if its words are no longer.
 fn broken(name: &str) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in name.split(' ') {
+    for word in unbroken(name).split(' ') {
         match lines.last_mut() {
             Some(line) if line.chars().count() + 1 + word.chars().count() <= LABEL_LETTERS => {
                 line.push(' ');

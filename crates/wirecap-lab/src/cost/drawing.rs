@@ -3,6 +3,7 @@
 use super::Report;
 use super::bar::{Bar, Step};
 use crate::chart::bars::{self, Bars, Group};
+use crate::chart::rounded;
 
 impl Report {
     /// The bars as SVG: in cycles, or, if the processor has no counter of cycles, in nanoseconds and without
@@ -47,8 +48,8 @@ fn drawn(bar: &Bar, in_cycles: bool) -> bars::Bar {
         let value = if in_cycles { part.cycles } else { part.ns };
         bars::Part { series, value: value.unwrap_or(0.0), hollow: !part.stated }
     };
-    let cycles = bar.cycles().filter(|_| in_cycles).map(|cycles| format!("{cycles:.0}"));
-    let ns = bar.ns().map(|ns| format!("{ns:.0} ns"));
+    let cycles = bar.cycles().filter(|_| in_cycles).map(|cycles| rounded(cycles));
+    let ns = bar.ns().map(|ns| format!("{} ns", rounded(ns)));
     let label = cycles.into_iter().chain(ns).collect::<Vec<_>>().join(" = ");
     bars::Bar { name: bar.name.clone(), label, parts: bar.parts.iter().map(part).collect() }
 }
@@ -90,9 +91,9 @@ mod tests {
     fn the_papers_totals_stand_at_their_bars() {
         let report = report(winpcap::bars());
         let picture = report.picture();
-        assert!(picture.contains("5680") && picture.contains("3164"), "{picture}");
+        assert!(picture.contains("5,680") && picture.contains("3,164"), "{picture}");
         let without = Report { tsc_hz: None, ..report }.picture();
-        assert!(!without.contains("5680"), "cycles of another machine say nothing beside our nanoseconds");
+        assert!(!without.contains("5,680"), "cycles of another machine say nothing beside our nanoseconds");
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         let sweep = Sweep::run(run, share, &contenders, &places, rounds, trial)?;
         let chart = sweep.loss_chart(Axis::log("packets in the burst"), |frames, _| frames);
         let name = format!("burst-{frame_bytes}");
-        let caption = format!("Loss of one burst of packets of {frame_bytes} bytes.");
+        let caption = format!("Loss of one burst of packets of {} bytes.", grouped(frame_bytes.into()));
         findings = findings.with_lines(&name, caption, &chart);
         sweep.account(&mut findings, &name, "packets in the burst");
     }

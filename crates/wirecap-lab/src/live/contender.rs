@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use wirecap::savefile;
+use wirecap::{grouped, savefile};
 
 use super::Outcome;
 use super::process::CommandLine;
@@ -136,7 +136,12 @@ impl Contender {
             Books::FileAndLedger => {
                 let (tally, recorded) = (tally_of_recorder(finished)?, file.packets()?);
                 if tally.delivered != recorded {
-                    return Err(format!("{recorded} packets in the file, {tally:?} in the ledger").into());
+                    return Err(format!(
+                        "the file has {} packets, and its recorder's ledger {}",
+                        grouped(recorded),
+                        grouped(tally.delivered)
+                    )
+                    .into());
                 }
                 Ok(tally)
             }

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::chart::rounded;
+
 /// The measurements of several runs.
 #[derive(Debug, Clone, Default)]
 pub struct Figures(Vec<f64>);
@@ -36,7 +38,8 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
-        let text = format!("{:.digits$} ({min:.digits$}..{max:.digits$})", self.median());
+        let number = |figure: f64| if digits == 0 { rounded(figure) } else { format!("{figure:.digits$}") };
+        let text = format!("{} ({}..{})", number(self.median()), number(*min), number(*max));
         write!(f, "{text:>width$}", width = f.width().unwrap_or(0))
     }
 }

@@ -15,6 +15,7 @@ use super::sweep::{Share, Sweep};
 use super::trial::{self, Sender, Trial};
 use super::{Lab, Outcome};
 use crate::chart::bars::{Bar, Bars, Group, Part as BarPart};
+use crate::chart::rounded;
 use crate::experiment::{Figure, Findings, Run, RunError, Table, percent};
 
 /// Memory of each contender, in MiB.
@@ -109,11 +110,12 @@ pub(super) fn run(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError> {
         Ok(trial)
     })?;
     let what = format!(
-        "{bursts} bursts of {BURST_FRAMES} frames of 60 bytes, as fast as the sender makes them, with pauses in which \
+        "{bursts} bursts of {} frames of 60 bytes, as fast as the sender makes them, with pauses in which \
          every contender catches up. The process's own processor time per packet; the kernel's receive path, which on a \
          veth runs on the sender's time and in softirq threads, less what the same frames cost when a program drops \
          them at once ({:.0} ns with making them); and, as a check, the busy time of all CPUs by \
          the kernel's account, also less that, with whatever else the machine did.",
+        wirecap::grouped(BURST_FRAMES),
         dropped.own_ns
     );
     let mut findings = Findings { what, ..Findings::default() };
@@ -191,7 +193,7 @@ fn bars(sweep: &Sweep, costs: &[Cost], axis: &str, parts: Parts) -> Bars {
         let mine: Vec<[f64; 2]> = costs.iter().filter(|cost| cost.contender == index).map(parts).collect();
         let medians = [0, 1].map(|part| mine.iter().map(|parts| parts[part]).collect::<Figures>().median());
         let part = |series: usize| BarPart { series, value: medians[series], hollow: false };
-        let label = format!("{:.0}", medians.iter().sum::<f64>());
+        let label = rounded(medians.iter().sum());
         let says_nothing = mine.is_empty() || (contender.spins && axis.starts_with("ns"));
         (!says_nothing).then(|| Bar { name: contender.name.clone(), label, parts: vec![part(0), part(1)] })
     };

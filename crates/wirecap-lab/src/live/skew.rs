@@ -14,6 +14,7 @@ use super::sweep::{self, Share, Sweep};
 use super::trial::{self, FlowSender, Trial};
 use super::{Lab, Outcome};
 use crate::chart::lines::{Axis, Lines};
+use crate::chart::rounded;
 use crate::experiment::{Claim, Findings, Run, RunError, Table, percent};
 
 /// Memory of each ring, in MiB.
@@ -191,8 +192,8 @@ impl Played {
                     percent(median(&Trial::lost_behind_interface_percent)),
                     format!("{:.2} %", order(&|trial| Some(trial.order?.out_of_order_percent()))),
                     format!("{shared:.0} of {flows:.0}"),
-                    format!("{:.0}", median(&|trial| 1e9 * trial.receiver_seconds / trial.sent as f64)),
-                    format!("{:.0}", median(&kernel)),
+                    rounded(median(&|trial| 1e9 * trial.receiver_seconds / trial.sent as f64)),
+                    rounded(median(&kernel)),
                     format!("{disturbed} of {}", trials.len()),
                 ]);
             }
@@ -350,12 +351,14 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
     let what = format!(
         "{}: the first gets {:.1} times what its worker can process, the other one {TELLING} times. Of the {} cells of \
          each ring, T is the share that is left to its own worker. As long as the guarantee holds (T of up to {:.0} % with \
-         M = 64, {:.0} % with M = 256) nothing may be lost; a lower T moves more chunks, so more packets are out of order.",
+         M = 64 and {:.0} % with M = 256 on xdp, {:.0} % on packet, where T is a share of the usable three quarters) nothing \
+         may be lost; a lower T moves more chunks, so more packets are out of order.",
         scene.words(),
         scene.hot(TELLING),
-        field.cells(),
-        highest_threshold(scene, 64, field.cells()) * 100.0,
-        highest_threshold(scene, 256, field.cells()) * 100.0,
+        wirecap::grouped(field.cells().into()),
+        highest_threshold(scene, "xdp", 64, field.cells()) * 100.0,
+        highest_threshold(scene, "xdp", 256, field.cells()) * 100.0,
+        highest_threshold(scene, "packet", 64, field.cells()) * 100.0,
     );
     let mut findings = Findings { what, ..Findings::default() };
     findings.settings = vec![("frames".to_owned(), frames(lab.seconds(run)))];
@@ -370,8 +373,8 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
     };
     findings = findings.with_lines("threshold-order", "What is out of order, by T.", &order);
     if !lab.tiny {
-        for (index, (name, _, chunk)) in GROUPS.iter().enumerate() {
-            let limit = 100.0 * highest_threshold(scene, *chunk, field.cells());
+        for (index, (name, engine, chunk)) in GROUPS.iter().enumerate() {
+            let limit = 100.0 * highest_threshold(scene, engine, *chunk, field.cells());
             for &threshold in thresholds.iter().filter(|threshold| **threshold <= limit) {
                 let trials = sweep.at(index, threshold);
                 let lost: u64 = trials.iter().map(|trial| trial.lost() - trial.lost_at_interface).sum();
@@ -388,9 +391,10 @@ pub(super) fn thresholds(lab: &Lab, run: &Run<'_>) -> Result<Findings, RunError>
 }
 
 /// The highest T at which the guarantee holds for the first queue's load, from 0 to 1.
-fn highest_threshold(scene: Scene, chunk_cells: u32, cells: u32) -> f64 {
+fn highest_threshold(scene: Scene, engine: &str, chunk_cells: u32, cells: u32) -> f64 {
     let guarantee = |threshold| Guarantee {
         geometry: Geometry { chunk_cells, chunks: cells / chunk_cells, cell_bytes: 2048 },
+        usable: if engine == "packet" { Guarantee::USABLE_IN_BLOCKS } else { 1.0 },
         threshold,
         workers: scene.queues as usize,
         home_rings: 1,
@@ -423,7 +427,7 @@ mod tests {
     #[test]
     fn the_guarantee_permits_a_higher_threshold_with_smaller_chunks() {
         let scene = Scene { queues: 2, cost_ns: 50_000 };
-        let [small, large] = [64, 256].map(|chunk| highest_threshold(scene, chunk, 8192));
+        let [small, large] = [64, 256].map(|chunk| highest_threshold(scene, "xdp", chunk, 8192));
         assert!(small > large && large >= 0.8 && small < 1.0, "{small} {large}");
     }
 }
