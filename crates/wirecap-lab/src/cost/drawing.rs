@@ -48,7 +48,7 @@ fn drawn(bar: &Bar, in_cycles: bool) -> bars::Bar {
         let value = if in_cycles { part.cycles } else { part.ns };
         bars::Part { series, value: value.unwrap_or(0.0), hollow: !part.stated }
     };
-    let cycles = bar.cycles().filter(|_| in_cycles).map(|cycles| rounded(cycles));
+    let cycles = bar.cycles().filter(|_| in_cycles).map(rounded);
     let ns = bar.ns().map(|ns| format!("{} ns", rounded(ns)));
     let label = cycles.into_iter().chain(ns).collect::<Vec<_>>().join(" = ");
     bars::Bar { name: bar.name.clone(), label, parts: bar.parts.iter().map(part).collect() }

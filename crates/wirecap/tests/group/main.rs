@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use wirecap::{Capture, CaptureBuilder, Chunk};
+use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Guarantee};
 use wirecap_testbed::{Generator, Load, SlowCore, Stamp, Traffic, loss_lock, privileged};
 
 use bed::{Bed, COST, PATIENCE, WORKER_RATE};
@@ -42,6 +42,22 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
     assert!(ledger.is_lossless() && ledger.total.offloaded_chunks == 0, "{ledger}");
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().all(|(worker, ring, _)| (*worker, *ring) == (0, 0)), "{seen:?}");
+}
+
+#[test]
+fn the_threshold_is_a_share_of_the_cells_that_the_kernel_fills_without_loss() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    for (engine, usable) in [(Engine::Xdp, 1.0), (Engine::Packet, Guarantee::USABLE_IN_BLOCKS)] {
+        let capture = bed.open(rings().engine(engine).advanced(0.6));
+        for ring in capture.ring_states() {
+            let expected = (0.6 * usable * f64::from(ring.capacity)) as u32;
+            assert_eq!((ring.capacity, ring.threshold), (4096, Some(expected)), "{engine:?}");
+        }
+        assert_eq!(capture.guarantee(COST).unwrap().usable, usable, "{engine:?}");
+    }
 }
 
 #[test]
