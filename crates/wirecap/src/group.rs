@@ -96,6 +96,8 @@ impl Place {
     fn new(home: usize, ring: &Arc<dyn Ring>, mode: Mode) -> Self {
         let limit = match mode {
             Mode::Basic => u32::MAX,
+            // No backlog is above the whole pool.
+            Mode::Advanced(threshold) if threshold >= 1.0 => ring.capacity(),
             Mode::Advanced(threshold) => (threshold * f64::from(ring.usable())) as u32,
         };
         Self { home, limit }

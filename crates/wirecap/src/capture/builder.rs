@@ -225,7 +225,7 @@ impl CaptureBuilder {
     }
 
     /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds T, a share of the
-    /// pool from 0 to 1; 0.6 is a good start. With the engine `packet`, T is a share of three quarters of the pool, because the
+    /// pool from 0 to 1 (never); 0.6 is a good start. With the engine `packet`, T is a share of three quarters of the pool, because the
     /// kernel may lose packets beyond ([`Guarantee::USABLE_IN_BLOCKS`](crate::Guarantee::USABLE_IN_BLOCKS)).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);

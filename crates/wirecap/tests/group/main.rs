@@ -57,6 +57,11 @@ fn the_threshold_is_a_share_of_the_cells_that_the_kernel_fills_without_loss() {
             assert_eq!((ring.capacity, ring.threshold), (4096, Some(expected)), "{engine:?}");
         }
         assert_eq!(capture.guarantee(COST).unwrap().usable, usable, "{engine:?}");
+        drop(capture);
+
+        // T = 100 % is never exceeded.
+        let capture = bed.open(rings().engine(engine).advanced(1.0));
+        assert!(capture.ring_states().iter().all(|ring| ring.threshold == Some(4096)), "{engine:?}");
     }
 }
 
