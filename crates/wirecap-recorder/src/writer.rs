@@ -89,12 +89,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn summary(&self) -> Summary {
+        // First: a summary that counts a vanished file does not count its packets.
+        let vanished = self.vanished.load(Ordering::Acquire);
         Summary {
             packets: self.packets.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             files: self.files.load(Ordering::Relaxed),
             removed: self.removed.load(Ordering::Relaxed),
-            vanished: self.vanished.load(Ordering::Relaxed),
+            vanished,
         }
     }
 }
@@ -416,9 +418,9 @@ impl Writer {
     /// The file was removed by another process: its packets no longer count.
     fn vanished(&mut self, open: &OpenFile) {
         self.store.set_open_bytes(0);
-        self.shared.vanished.fetch_add(1, Ordering::Relaxed);
         self.shared.packets.fetch_sub(open.packets, Ordering::Relaxed);
         self.shared.bytes.fetch_sub(open.bytes, Ordering::Relaxed);
+        self.shared.vanished.fetch_add(1, Ordering::Release);
     }
 
     /// Removes the files that the budget does not allow in addition to a new one, and the file whose name the

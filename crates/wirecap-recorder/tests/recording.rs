@@ -549,7 +549,12 @@ fn two_packets_a_file(
         meanwhile(number);
         assert!(write(&mut recording, number, 60, 0).unwrap());
         recording.flush().unwrap();
-        while recording.summary().packets + recording.summary().vanished * 2 <= u64::from(number) {
+        let written = || {
+            // Of one moment.
+            let Summary { packets, vanished, .. } = recording.summary();
+            packets + vanished * 2
+        };
+        while written() <= u64::from(number) {
             std::thread::yield_now();
         }
     }
