@@ -82,10 +82,14 @@ pub fn text_style(size: i32, colour: RGBColor, horizontal: HPos, vertical: VPos)
     style.pos(Pos::new(horizontal, vertical))
 }
 
-/// A whole number with separators: `1,063`.
+/// A number with separators that may be negative: `-1,063`.
+pub fn signed(number: i64) -> String {
+    format!("{}{}", if number < 0 { "-" } else { "" }, wirecap::grouped(number.unsigned_abs()))
+}
+
+/// The nearest whole number with separators; `-` for NaN, which is unknown.
 pub fn rounded(number: f64) -> String {
-    let size = wirecap::grouped(number.abs().round() as u64);
-    if number <= -0.5 { format!("-{size}") } else { size }
+    if number.is_nan() { "-".to_owned() } else { signed(number.round() as i64) }
 }
 
 /// `text`, in which a number is on one line with its percent sign or its name: `T = 60 %`.
@@ -124,6 +128,14 @@ pub fn themed(svg: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whole_numbers_have_separators_and_an_unknown_one_is_not_zero() {
+        assert_eq!(
+            [1062.6, 999.4, -0.4, -1063.0, f64::NAN].map(rounded),
+            ["1,063", "999", "0", "-1,063", "-"]
+        );
+    }
 
     #[test]
     fn a_themed_picture_contains_no_fixed_colour() {

@@ -510,13 +510,9 @@ impl Capture {
     pub fn guarantee(&self, cost: Duration) -> Option<Guarantee> {
         let Mode::Advanced(threshold) = self.shared.group.mode() else { return None };
         let (workers, home_rings) = (self.shared.group.workers(), self.shared.group.home_rings());
-        let usable = self
-            .shared
-            .group
-            .rings()
-            .iter()
-            .map(|ring| f64::from(ring.usable()) / f64::from(ring.capacity()));
-        let usable = usable.fold(1.0, f64::min);
+        let rings = self.shared.group.rings().iter();
+        let shares = rings.map(|ring| f64::from(ring.usable()) / f64::from(ring.capacity()));
+        let usable = shares.fold(1.0, f64::min);
         Some(Guarantee { geometry: self.geometry, usable, threshold, workers, home_rings, cost })
     }
 

@@ -9,6 +9,7 @@ use super::contender::Contender;
 use super::programs::order::Order;
 use super::trial::{Outside, Trial};
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point as ChartPoint};
+use crate::chart::signed;
 use crate::experiment::{Findings, Run, RunError, Table};
 
 /// A trial with its contender and its point.
@@ -285,11 +286,6 @@ pub fn loss_chart(x: Axis, curves: Vec<Curve>) -> Lines {
 /// The actual memory of contenders on AF_PACKET, which differs from the requested one.
 const PASSING: &str = "Contenders on AF_PACKET have an XDP program on the receiving interface that passes everything: \
                        without one a veth loses frames that are generated in the kernel, and no counter shows them.";
-
-/// A number that may be negative.
-fn signed(number: i64) -> String {
-    format!("{}{}", if number < 0 { "-" } else { "" }, grouped(number.unsigned_abs()))
-}
 
 /// Adds remarks that another sweep of the experiment does not have yet.
 fn note(said: &mut Vec<String>, text: String) {
