@@ -195,7 +195,7 @@ fn table_of(table: &Table) -> Markup {
                 } }
                 tbody {
                     @for row in &table.rows { tr {
-                        @for (cell, class) in row.iter().zip(&classes) { td class=[class] { (cell) } }
+                        @for (cell, class) in row.iter().zip(&classes) { td class=[class] { (unbroken(cell)) } }
                     } }
                 }
             }

@@ -380,8 +380,8 @@ impl Ledger {
     fn unknown(&self) -> Vec<String> {
         let mut unknown = Vec::new();
         if self.total.starved > 0 {
-            unknown
-                .push(format!("a zero-copy driver ran out of cells {} times", grouped(self.total.starved)));
+            let times = count_of(self.total.starved, "time", "times");
+            unknown.push(format!("a zero-copy driver ran out of cells {times}"));
         }
         if !self.unseen.is_empty() {
             unknown.push(count_of(self.unseen.len() as u64, "unseen period", "unseen periods"));
@@ -635,10 +635,10 @@ mod tests {
     #[test]
     fn a_zero_copy_driver_that_ran_out_of_cells_forbids_lossless() {
         let mut starved = ring("a@0", 100, 0);
-        starved.account.starved = 2;
+        starved.account.starved = 1;
         let ledger = ledger(vec![starved], Some(0));
         assert!(!ledger.is_lossless());
-        assert_eq!(ledger.verdict(), "lossless: not known (a zero-copy driver ran out of cells 2 times)");
+        assert_eq!(ledger.verdict(), "lossless: not known (a zero-copy driver ran out of cells 1 time)");
     }
 
     #[test]
