@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::bed::{Bed, Run, calmest, send};
+use wirecap_lab::live::bed::{Bed, Run, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_testbed::{Bound, Figure, Generator, Goals, loss_lock, skip};
@@ -170,7 +170,7 @@ pub(crate) fn rates(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nrate received at the in-kernel generator's top rate ({frames} frames of 60 bytes per run)");
     let (bed, contenders) = (Bed::new()?, contenders()?);
-    let rounds = compare(&bed, &contenders, "bare", frames, effort.rounds(15))?;
+    let rounds = compare(&bed, &contenders, "bare", frames, effort, 15)?;
     for (contender, ours) in contenders.iter().zip(&rounds).filter(|(contender, _)| contender.is_ours()) {
         if effort.has_goals() {
             let what = format!("rate of {} / of a bare loop", contender.name);
@@ -186,7 +186,7 @@ pub(crate) fn rates(effort: Effort, goals: &mut Goals) -> Outcome<()> {
 pub(crate) fn rates_of_modes(effort: Effort) -> Outcome<()> {
     let frames = effort.choose(6_000_000, 50_000);
     println!("\nmodes, two equally loaded rings ({frames} frames of 60 bytes per run, at top rate)");
-    compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort.rounds(15)).map(drop)
+    compare(&Bed::with_queues(2)?, &modes(), "basic", frames, effort, 15).map(drop)
 }
 
 /// Sustained rate of the library with small and large pools, with and without warm cells, at the generator's top rate.
@@ -205,7 +205,7 @@ pub(crate) fn warm(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         touch("262,144, warm 16,384", "-R 1024 --warm 16384")?,
         touch("262,144, warm 65,536", "-R 1024 --warm 65536")?,
     ];
-    let rounds = compare(&Bed::new()?, &contenders, "2,048", frames, effort.rounds(9))?;
+    let rounds = compare(&Bed::new()?, &contenders, "2,048", frames, effort, 9)?;
     let warm = contenders.iter().zip(&rounds).find(|(contender, _)| contender.name == WARM);
     if let Some((_, warm)) = warm.filter(|_| effort.has_goals()) {
         let what = "rate with 262,144 cells, 4,096 of them warm / with 2,048 cells";
@@ -231,17 +231,18 @@ fn compare(
     contenders: &[Contender],
     first: &str,
     frames: u64,
-    turns: usize,
+    effort: Effort,
+    rounds: usize,
 ) -> Outcome<Vec<Vec<Round>>> {
     let mut generator = bed.generator(60)?;
-    let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
-    for _ in 0..turns {
-        for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            rounds.push(sustain(bed, &mut generator, contender, frames)?);
+    let mut results: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
+    for _ in 0..effort.rounds(rounds) {
+        for (contender, results) in contenders.iter().zip(&mut results) {
+            results.push(sustain(bed, &mut generator, contender, frames, effort)?);
         }
     }
-    let baseline = &rounds[0];
-    for (contender, rounds) in contenders.iter().zip(&rounds) {
+    let baseline = &results[0];
+    for (contender, rounds) in contenders.iter().zip(&results) {
         let figures = |figure: fn(&Round) -> f64| rounds.iter().map(figure).collect::<Figures>();
         let rate = figures(|round| round.per_second / 1e6);
         let lost = figures(|round| round.lost * 100.0);
@@ -252,7 +253,7 @@ fn compare(
         println!("  {:<28} {rate:>18} M/s {ratio:>18} of {first}", contender.name);
         println!("  {:<28} {lost:.1} % lost, {busy:.0} % of a core, {disturbed} runs disturbed", "");
     }
-    Ok(rounds)
+    Ok(results)
 }
 
 /// Measures the loss at two thirds of the rate `highest`.
@@ -309,8 +310,14 @@ struct Round {
     lost: f64,
 }
 
-fn sustain(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: u64) -> Outcome<Round> {
-    let (run, delivered) = calmest(|| {
+fn sustain(
+    bed: &Bed,
+    generator: &mut Generator,
+    contender: &Contender,
+    frames: u64,
+    effort: Effort,
+) -> Outcome<Round> {
+    let (run, delivered) = effort.calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
         let run = send(generator, &receiver, &bed.loads(frames, None)?)?;

@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use wirecap::bpf::asm::{Assembler, Reg};
 use wirecap::bpf::{Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::bed::{Bed, Run, calmest, send};
+use wirecap_lab::live::bed::{Bed, Run, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
 use wirecap_testbed::{Bound, Figure, Generator, Goals, loss_lock};
@@ -90,7 +90,7 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let mut rounds: Vec<Vec<Run>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..effort.rounds(15) {
         for (contender, rounds) in contenders.iter().zip(&mut rounds) {
-            rounds.push(measure(&bed, &mut generator, contender, frames)?);
+            rounds.push(measure(&bed, &mut generator, contender, frames, effort)?);
         }
     }
     for (contender, runs) in contenders.iter().zip(&rounds) {
@@ -115,8 +115,14 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     Ok(())
 }
 
-fn measure(bed: &Bed, generator: &mut Generator, contender: &Contender, frames: u64) -> Outcome<Run> {
-    let (run, finished) = calmest(|| {
+fn measure(
+    bed: &Bed,
+    generator: &mut Generator,
+    contender: &Contender,
+    frames: u64,
+    effort: Effort,
+) -> Outcome<Run> {
+    let (run, finished) = effort.calmest(|| {
         let _alone = loss_lock()?;
         let receiver = bed.receive(&contender.command, "capturing")?;
         let run = send(generator, &receiver, &bed.loads(frames, None)?)?;

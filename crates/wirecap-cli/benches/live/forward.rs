@@ -16,7 +16,7 @@ use wirecap_testbed::{
 };
 
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::bed::{self, Run, calmest};
+use wirecap_lab::live::bed::{self, Run};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::allowed_cpus;
 use wirecap_lab::live::receiver::Receiver;
@@ -110,7 +110,7 @@ fn round(
     results: &mut [Results],
     effort: Effort,
 ) -> Outcome<()> {
-    let frame_ns = cost_of_sending(sizes, frames)?;
+    let frame_ns = cost_of_sending(sizes, frames, effort)?;
     let (mut ours, mut is_disturbed) = (f64::NAN, false);
     for (index, (contender, results)) in contenders.iter().zip(results).enumerate() {
         let Some(measured) = measure(contender, sizes, frames, frame_ns, effort)? else {
@@ -130,11 +130,11 @@ fn round(
 }
 
 /// The sender's time per frame that is dropped on arrival, in nanoseconds.
-fn cost_of_sending(sizes: &Sizes, frames: u64) -> Outcome<f64> {
+fn cost_of_sending(sizes: &Sizes, frames: u64, effort: Effort) -> Outcome<f64> {
     let _alone = loss_lock()?;
     let bed = Inline::new(1, 1500)?;
     let _dropping = drop_program(&bed.left.port)?;
-    let (run, _) = calmest(|| Ok((send(&mut generator(&bed, sizes)?, frames, None)?, ())))?;
+    let (run, _) = effort.calmest(|| Ok((send(&mut generator(&bed, sizes)?, frames, None)?, ())))?;
     Ok(1e9 / run.per_second())
 }
 
@@ -149,7 +149,7 @@ fn measure(
         let _alone = loss_lock()?;
         forward(contender, sizes, frames)
     };
-    let (run, forwarded) = if effort.quick { once() } else { calmest(once) }?;
+    let (run, forwarded) = effort.calmest(once)?;
     // A quick run lasts about 20 ms; netsniff-ng may need longer to wake up.
     if forwarded == 0 && effort.quick && !contender.is_ours() {
         return Ok(None);

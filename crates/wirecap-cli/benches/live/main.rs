@@ -17,6 +17,7 @@ mod touch;
 
 use clap::{Parser, Subcommand};
 
+use wirecap_lab::live::bed::{self, Run};
 use wirecap_lab::live::process::CommandLine;
 use wirecap_lab::live::{Outcome, programs};
 use wirecap_testbed::Goals;
@@ -99,6 +100,11 @@ impl Effort {
 
     fn choose<T>(self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
+    }
+
+    /// Repeats a measurement while it is disturbed, except in a quick run, of which no figure is used.
+    fn calmest<T>(self, mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outcome<(Run, T)> {
+        if self.quick { measure() } else { bed::calmest(measure) }
     }
 }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::bed::{Bed, Run, calmest};
+use wirecap_lab::live::bed::{Bed, Run};
 use wirecap_lab::live::contender::{Books, Contender, FILE};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
@@ -174,7 +174,7 @@ fn compare(effort: Effort, contenders: Vec<Contender>) -> Outcome<Rounds> {
         for _ in 0..extent.steps {
             for (contender, search) in contenders.iter().zip(&mut searches) {
                 let Some(point) = search.point() else { continue };
-                let (run, lost) = try_rate(&bed, contender, point)?;
+                let (run, lost) = try_rate(&bed, contender, point, effort)?;
                 search.note(point, &run, lost);
             }
         }
@@ -256,8 +256,8 @@ impl<'a> Search<'a> {
 }
 
 /// A run with this load, and the number of packets that are missing in the file.
-fn try_rate(bed: &Bed, contender: &Contender, point: Point) -> Outcome<(Run, u64)> {
-    let (run, recorded) = calmest(|| record(bed, contender, point))?;
+fn try_rate(bed: &Bed, contender: &Contender, point: Point, effort: Effort) -> Outcome<(Run, u64)> {
+    let (run, recorded) = effort.calmest(|| record(bed, contender, point))?;
     let lost = run.frames.checked_sub(recorded).ok_or("more packets in the file than were sent")?;
     if std::env::var_os("WIRECAP_BENCH_VERBOSE").is_some() {
         println!(

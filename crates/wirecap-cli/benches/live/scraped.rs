@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use wirecap::grouped;
 use wirecap_lab::live::Outcome;
-use wirecap_lab::live::bed::{Bed, Run, calmest, send};
+use wirecap_lab::live::bed::{Bed, Run, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::receiver::Receiver;
 use wirecap_testbed::{Bound, Figure, Goals, loss_lock};
@@ -45,9 +45,9 @@ pub(crate) fn run(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let folder = tempfile::tempdir()?;
     let socket = folder.path().join("http");
     let bed = Bed::new()?;
-    let moderate = turns(&bed, &socket, effort.choose(2_000_000, 20_000), Some(MODERATE), effort.rounds(5))?;
+    let moderate = turns(&bed, &socket, effort.choose(2_000_000, 20_000), Some(MODERATE), effort, 5)?;
     print(&format!("at {} packets/s", grouped(MODERATE)), &moderate);
-    let top = turns(&bed, &socket, effort.choose(6_000_000, 50_000), None, effort.rounds(15))?;
+    let top = turns(&bed, &socket, effort.choose(6_000_000, 50_000), None, effort, 15)?;
     print("as fast as possible", &top);
     idle(&bed, &socket, effort)?;
     if effort.has_goals() {
@@ -68,11 +68,12 @@ fn turns(
     socket: &Path,
     frames: u64,
     per_second: Option<u64>,
+    effort: Effort,
     rounds: usize,
 ) -> Outcome<Vec<[Round; 2]>> {
     let round = |is_scraped: bool| -> Outcome<Round> {
         let mut generator = bed.generator(60)?;
-        let (run, (lost, scrapes)) = calmest(|| {
+        let (run, (lost, scrapes)) = effort.calmest(|| {
             let _alone = loss_lock()?;
             let receiver = capture(bed, socket)?;
             let loads = bed.loads(frames, per_second)?;
@@ -86,7 +87,7 @@ fn turns(
         })?;
         Ok(Round { run, lost, scrapes })
     };
-    (0..rounds).map(|_| Ok([round(false)?, round(true)?])).collect()
+    (0..effort.rounds(rounds)).map(|_| Ok([round(false)?, round(true)?])).collect()
 }
 
 fn capture(bed: &Bed, socket: &Path) -> Outcome<Receiver> {
