@@ -8,8 +8,10 @@ use super::*;
 use crate::forward::{DetachedPacket, OutPacket};
 use crate::time::Timestamp;
 
-const RUNS: u64 = if cfg!(miri) { 4 } else { 2000 };
+const RUNS: u64 = if cfg!(miri) { 2 } else { 2000 };
 const STEPS: u64 = if cfg!(miri) { 60 } else { 400 };
+/// Packets of a large batch.
+const BATCH: u32 = if cfg!(miri) { 64 } else { 256 };
 const CELL_BYTES: u64 = 64;
 const CELL_ROOM: u64 = CELL_BYTES - HEADROOM_BYTES as u64;
 
@@ -425,30 +427,39 @@ fn an_engine_that_returns_a_cell_twice_is_detected() {
 /// The kernel is called for each part of a large batch, so the parts before leave the ring.
 #[test]
 fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
-    let geometry = Geometry { chunk_cells: 256, chunks: 2, cell_bytes: 64 };
-    let settings = SimSettings { geometry, forwards: true, tx_slots: 128, ..SimSettings::default() };
+    let geometry = Geometry { chunk_cells: BATCH, chunks: 2, cell_bytes: 64 };
+    let settings = SimSettings { geometry, forwards: true, tx_slots: BATCH / 2, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
     let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
-    receive(&capture, 256);
+    receive(&capture, BATCH.into());
     pass_on(&mut worker, &mut port);
     let account = port.account();
-    assert_eq!((account.dropped.total(), capture.transmitter(0).take_sent().len()), (0, 256), "{account:?}");
+    assert_eq!(
+        (account.dropped.total(), capture.transmitter(0).take_sent().len()),
+        (0, BATCH as usize),
+        "{account:?}"
+    );
 }
 
 /// A kernel that publishes its index late, as before Linux 6.17, is called until it has sent the batch.
 #[test]
 fn a_batch_is_sent_by_one_flush_whenever_the_ring_shows_it() {
     for shows_late in [false, true] {
-        let geometry = Geometry { chunk_cells: 256, chunks: 2, cell_bytes: 64 };
-        let settings = SimSettings { geometry, forwards: true, tx_slots: 512, ..SimSettings::default() };
+        let geometry = Geometry { chunk_cells: BATCH, chunks: 2, cell_bytes: 64 };
+        let settings =
+            SimSettings { geometry, forwards: true, tx_slots: 2 * BATCH, ..SimSettings::default() };
         let capture = SimCapture::new(&settings);
         let (mut worker, mut port) = (capture.worker(0), capture.port().unwrap());
         capture.transmitter(0).set_shows_late(shows_late);
-        receive(&capture, 256);
+        receive(&capture, BATCH.into());
         pass_on(&mut worker, &mut port);
-        assert_eq!(capture.transmitter(0).take_sent().len(), 256);
+        assert_eq!(capture.transmitter(0).take_sent().len(), BATCH as usize);
         let account = port.account();
-        assert_eq!((account.taken, account.sent, account.waiting), (256, 256, 0), "{account:?}");
+        assert_eq!(
+            (account.taken, account.sent, account.waiting),
+            (BATCH.into(), BATCH.into(), 0),
+            "{account:?}"
+        );
     }
 }
 
