@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -49,16 +49,18 @@ fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain
 	@.ci/need g++:g++
 	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
-test: deps-test ## All tests, on real veth pairs where a kernel is needed: minutes
+# Most tests wait for the kernel most of the time, hence two threads per processor.
+test: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+test: deps-test ## All tests, on real veth pairs where a kernel is needed: a quarter of an hour
 	cargo test --workspace --locked
 	.ci/at-least 40 cargo test --locked -p wirecap-savefile --no-default-features --lib
 
 models: test-sim test-model test-miri ## 100,000 random schedules of the simulator, loom, and Miri: minutes
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs fewer
-	.ci/at-least 50 cargo test --locked -p wirecap --lib --release -- sim::
-	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --release -- paper::
-	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --release
+	.ci/at-least 50 cargo test --locked -p wirecap --lib --profile models -- sim::
+	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --profile models -- paper::
+	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --profile models
 
 # Installs the clients; the table in tests/clients lists each with its package. A client that cannot be
 # installed or built is skipped.
@@ -69,20 +71,28 @@ clients: deps-test ## Runs some forty unmodified libpcap programs and libpcap's 
 
 test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
-	  .ci/at-least 12 cargo test --locked -p wirecap --lib --release --target-dir target/loom -- model
+	  .ci/at-least 12 cargo test --locked -p wirecap --lib --profile models --target-dir target/loom -- model
 
-# The modules with unsafe code that need no kernel, and the modules that exercise them.
-MIRI_MODULES := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory::
+# The modules with unsafe code that need no kernel, and the modules that exercise them, in two halves.
+MIRI_SCHEDULES := sim::tests::
+MIRI_OTHERS := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory:: --skip $(MIRI_SCHEDULES)
 
-# Miri needs a nightly toolchain, which .ci/nightly names and installs; without one the target reports SKIP.
+# Miri needs a nightly toolchain, which .ci/nightly names and installs; without one the target reports SKIP. It uses one
+# processor, so the halves run side by side.
 test-miri: deps-build
 	@toolchain=$$(.ci/nightly miri rust-src) || { \
 	  echo "SKIP: Miri needs a nightly toolchain (rustup toolchain install nightly)"; \
 	  [ -z "$${WIRECAP_NO_SKIP:-}" ] || exit 1; \
 	  exit 0; \
 	}; \
-	MIRIFLAGS=-Zmiri-disable-isolation .ci/at-least 60 \
-	  cargo +$$toolchain miri test --locked -p wirecap --lib --target-dir target/miri -- $(MIRI_MODULES)
+	export MIRIFLAGS=-Zmiri-disable-isolation; \
+	miri="cargo +$$toolchain miri test --locked -p wirecap --lib --target-dir target/miri"; \
+	$$miri --no-run; \
+	.ci/at-least 20 $$miri -- $(MIRI_SCHEDULES) & schedules=$$!; \
+	failed=; \
+	.ci/at-least 70 $$miri -- $(MIRI_OTHERS) || failed=1; \
+	wait $$schedules || failed=1; \
+	[ -z "$$failed" ]
 
 # Unit tests, since qemu-user does not emulate bpf(2), AF_XDP and packet rings; tests that need them are skipped.
 AARCH64 := aarch64-unknown-linux-gnu
@@ -110,6 +120,9 @@ check: deps-check fuzz-check ## Format, lints and documentation, warnings denied
 
 bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
+
+bench-quick: deps-test ## Runs the benches with goals for a moment each, to see that they work: two minutes
+	cargo test --locked --workspace --bench live --bench instructions --bench pcap_loop
 
 # Each bench names its goals; one that misses a goal does not keep the others from running.
 bench-check: build deps-bench ## Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
