@@ -92,9 +92,12 @@ pub fn rounded(number: f64) -> String {
     if number.is_nan() { "-".to_owned() } else { signed(number.round() as i64) }
 }
 
-/// `text`, in which a number is on one line with its percent sign or its name: `T = 60 %`.
+/// `text`, in which a number is on one line with its unit or its name: `40 ns`, `T = 60 %`.
 pub fn unbroken(text: &str) -> String {
-    text.replace(" %", "\u{a0}%").replace(" = ", "\u{a0}=\u{a0}")
+    let units = [" %", " ns", " µs", " ms"];
+    let text =
+        units.iter().fold(text.to_owned(), |text, unit| text.replace(unit, &unit.replace(' ', "\u{a0}")));
+    text.replace(" = ", "\u{a0}=\u{a0}")
 }
 
 /// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font, because the reader's is

@@ -309,9 +309,12 @@ mod tests {
             ..Findings::default()
         };
         let page = page(&[entry(Ok(findings.with_table("t", table)))]);
-        for part in
-            ["One &lt;&amp; two", "&lt;dna&gt;", "<td class=\"number\">9.3 %</td>", "var(--ink, #222222)"]
-        {
+        for part in [
+            "One &lt;&amp; two",
+            "&lt;dna&gt;",
+            "<td class=\"number\">9.3\u{a0}%</td>",
+            "var(--ink, #222222)",
+        ] {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert!(page.contains("data/one/t.csv") && page.contains("+20.0"), "{page}");

@@ -38,8 +38,30 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digits = f.precision().unwrap_or(2);
         let (Some(min), Some(max)) = (self.0.first(), self.0.last()) else { return f.write_str("-") };
-        let number = |figure: f64| if digits == 0 { rounded(figure) } else { format!("{figure:.digits$}") };
+        let number = |figure: f64| {
+            let text = format!("{figure:.digits$}");
+            match text.split_once('.') {
+                Some((whole, fraction)) if figure.abs() >= 1000.0 => {
+                    format!("{}.{fraction}", rounded(whole.parse().unwrap_or(f64::NAN)))
+                }
+                Some(_) => text,
+                None => rounded(figure),
+            }
+        };
         let text = format!("{} ({}..{})", number(self.median()), number(*min), number(*max));
         write!(f, "{text:>width$}", width = f.width().unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Figures;
+
+    #[test]
+    fn thousands_are_separated_with_and_without_decimals() {
+        let figures: Figures = [2137.94, 999.5, 1_234_567.0].into_iter().collect();
+        assert_eq!(format!("{figures:.1}"), "2,137.9 (999.5..1,234,567.0)");
+        assert_eq!(format!("{figures:.0}"), "2,138 (1,000..1,234,567)");
+        assert_eq!(Figures::default().to_string(), "-");
     }
 }

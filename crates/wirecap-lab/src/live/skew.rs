@@ -230,8 +230,13 @@ impl Played {
         let surplus: f64 = trials.iter().map(|trial| self.surplus_percent(trial)).reduce(f64::min)?;
         let quantity =
             format!("{}: lost where the others get {:.0} %, {words}", contender.name, TELLING * 100.0);
-        let claim =
-            Claim::holds(quantity, format!("{surplus:.1} % or more"), least >= surplus, percent(least));
+        // With two digits: less than a tenth of a percentage point may decide.
+        let claim = Claim::holds(
+            quantity,
+            format!("{surplus:.2} % or more"),
+            least >= surplus,
+            format!("{least:.2} %"),
+        );
         Some(if contender.spreads { claim.because(SPREADS) } else { claim })
     }
 

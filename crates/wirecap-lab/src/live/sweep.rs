@@ -143,19 +143,19 @@ impl Sweep {
     }
 
     /// The median losses of wirecap's contenders at the points where there are any, in a sentence.
-    pub fn own_losses(&self, place: &str) -> String {
+    pub fn own_losses(&self, unit: &str) -> String {
         let ours = self.contenders.iter().enumerate().filter(|(_, contender)| contender.is_ours);
         let told = ours.map(|(index, contender)| {
             let lost = self.places().into_iter().filter_map(|x| {
                 let shares: Vec<f64> = self.at(index, x).iter().map(Trial::lost_percent).collect();
                 let point = ChartPoint::of(x, &shares)?;
                 let most = point.spread.map_or(point.y, |(_, most)| most);
-                (most > 0.0)
-                    .then(|| format!("{} (median {:.2} %, at most {most:.2} %)", grouped(x as u64), point.y))
+                let share = || format!("(median {:.2} %, at most {most:.2} %)", point.y);
+                (most > 0.0).then(|| format!("{} {unit} {}", grouped(x as u64), share()))
             });
             match lost.collect::<Vec<_>>().join(", ") {
                 lost if lost.is_empty() => format!("{} lost nothing", contender.name),
-                lost => format!("{} lost packets at {place} = {lost}", contender.name),
+                lost => format!("{} lost packets at {lost}", contender.name),
             }
         });
         format!("{}.", told.collect::<Vec<_>>().join("; "))
@@ -381,7 +381,7 @@ mod tests {
         let sweep = Sweep { contenders, points, ..Sweep::default() };
         assert_eq!(
             sweep.own_losses("bytes"),
-            "wirecap, xdp lost packets at bytes = 1,514 (median 52.70 %, at most 60.00 %); wirecap, packet lost nothing."
+            "wirecap, xdp lost packets at 1,514 bytes (median 52.70 %, at most 60.00 %); wirecap, packet lost nothing."
         );
     }
 
