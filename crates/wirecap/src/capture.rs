@@ -201,10 +201,11 @@ struct Attached {
     standby: Vec<PacketSocket>,
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
-    /// The device's drop count when its previous interface was removed, and at the last reading.
     was_handed_back: bool,
+    /// The device's drop count when its previous interface was removed, and at the last reading.
     drops_before: u64,
     drops_seen: u64,
+    drops_read: Instant,
 }
 
 impl Attached {
@@ -214,22 +215,24 @@ impl Attached {
         self.counters_at_start = device.counters().ok();
     }
 
-    fn device_drops(&self) -> Option<u64> {
+    fn device_drops(&mut self) -> Option<u64> {
+        self.drops_read = Instant::now();
         let since = self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)?;
+        self.drops_seen = since;
         Some(self.drops_before + since)
     }
 }
 
 impl Running {
     /// The counts so far.
-    fn so_far(&self, duration: Duration) -> End {
+    fn so_far(&mut self, duration: Duration) -> End {
         let missed = |attached: &Attached| {
             let former = attached.former.as_ref().map_or(0, |former| former.missed());
             former + attached.attachment.as_ref().map_or(0, Attachment::missed)
         };
         End {
             duration,
-            device_drops: self.interfaces.iter().map(Attached::device_drops).collect(),
+            device_drops: self.interfaces.iter_mut().map(Attached::device_drops).collect(),
             missed: self.interfaces.iter().map(missed).sum(),
         }
     }
@@ -599,7 +602,7 @@ impl Capture {
             account: ring.account(),
         };
         // While this lock is held, the watcher opens no rings: the following code sees the same ones.
-        let running = lock(&self.shared.running);
+        let mut running = lock(&self.shared.running);
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
         let unseen =

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::builder::{CaptureBuilder, Engine};
 use super::forwarding::Ports;
@@ -109,6 +110,7 @@ impl CaptureBuilder {
                 was_handed_back: false,
                 drops_before: 0,
                 drops_seen: 0,
+                drops_read: Instant::now(),
             });
             interfaces.push(Interface {
                 rings: target.rings(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
 use super::{Attachment, Reception};
 use crate::capture::source::DeviceName;
-use crate::device::{self, Device, DeviceCounters, DropSource, HardwareClock, RxMetadata, XdpSupport};
+use crate::device::{self, Device, DeviceCounters, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
@@ -155,12 +155,11 @@ impl Target {
         Err(OpenError::NoHardwareClock { interface, reason })
     }
 
-    /// The device's counters; `None` if they do not show its drops, or include other packets.
+    /// The device's counters; unknown if they include other packets.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
-        let counters = self.device.counters().ok()?;
-        // A veth's counter also includes captured packets that the host's stack discarded.
+        // A veth's own count also includes captured packets that the host's stack discarded.
         let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
-        (!host_gets_some || counters.source != DropSource::VethReceiver).then_some(counters)
+        self.device.counters_from(!host_gets_some).ok()
     }
 
     fn cell_bytes(&self, chunk_cells: u32) -> Result<u32, OpenError> {

@@ -24,7 +24,7 @@ use super::{Attached, Attachment, Failure, Running, Shared};
 use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
-use crate::device::glance::{Connection, Glance};
+use crate::device::glance::{Connection, Glance, Scope};
 use crate::device::vital::Vital;
 use crate::device::{Device, DeviceError, Reason};
 use crate::error::OpenError;
@@ -354,7 +354,8 @@ impl Attached {
         let tell = |event: Event| builder.tell(&event);
         let now = SystemTime::now();
         let index = self.target.device.index;
-        let glance = match self.target.device.look_again(&mut self.watched.connection) {
+        let scope = self.scope(changes);
+        let glance = match self.target.device.look_again(&mut self.watched.connection, scope) {
             Ok(glance) => glance,
             Err(error) => {
                 self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
@@ -403,6 +404,18 @@ impl Attached {
         Ok(())
     }
 
+    /// What the next look has to ask the kernel. It reports changes of virtual interfaces, except of their queues and
+    /// programs; a device on a bus may also change its carrier for a moment, and is always looked at.
+    fn scope(&self, changes: &Changes) -> Scope {
+        let watched = &self.watched;
+        let is_told = watched.vital.is_none() && !changes.host && watched.unseen_now().is_none();
+        match &self.attachment {
+            _ if !is_told => Scope::All,
+            Some(Attachment::Xdp(_)) => Scope::Queues,
+            _ => Scope::Nothing,
+        }
+    }
+
     /// Accumulates counters of few bits, even if they are not read; and stores the device's drops, which a removed
     /// device no longer reports.
     fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
@@ -410,8 +423,9 @@ impl Attached {
         if let Some(unplaced) = &self.unplaced {
             unplaced.count();
         }
-        if builder.reattach && self.watched.gap().is_none() {
-            self.drops_seen = self.device_drops().unwrap_or(0).saturating_sub(self.drops_before);
+        // A ledger may have read them.
+        if builder.reattach && self.watched.gap().is_none() && self.drops_read.elapsed() >= COUNT_PERIOD {
+            let _stored_in_drops_seen = self.device_drops();
         }
     }
 

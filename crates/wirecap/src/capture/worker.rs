@@ -109,16 +109,18 @@ impl Alarm {
         Arc::clone(&self.bell)
     }
 
-    fn wait(&self, longest: Duration) -> Result<(), Errno> {
+    /// Waits for at most `longest`; returns whether something woke it.
+    fn wait(&self, longest: Duration) -> Result<bool, Errno> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
-        match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => {}
+        let woken = match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
+            Ok((ready, _)) => !ready.is_empty(),
+            Err(Errno::INTR) => true,
             Err(errno) => return Err(errno),
-        }
+        };
         self.silence();
-        Ok(())
+        Ok(woken)
     }
 
     /// Resets the bell; a thread that rings it afterwards knows that the worker will look at its rings.
@@ -350,7 +352,10 @@ impl Worker {
                 }
                 let failed =
                     |errno: Errno| CaptureError::System { action: "wait for packets", source: errno.into() };
-                self.alarm.wait(time.min(longest)).map_err(failed)?;
+                if !self.alarm.wait(time.min(longest)).map_err(failed)? {
+                    // Nothing came: a short sleep would only be another wake-up.
+                    self.waiting.skip_sleeps();
+                }
             }
         }
         Ok(())

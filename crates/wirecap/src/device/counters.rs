@@ -58,11 +58,17 @@ impl Device {
     /// # Errors If the interface is gone, the kernel does not answer, or the calling thread is in another network
     /// namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
+        self.counters_from(true)
+    }
+
+    /// As [`counters`](Self::counters). Unless `receiver_too`, a [veth's own count](DropSource::VethReceiver), which takes
+    /// four of the five queries to the kernel, is not read, and is unknown.
+    pub(crate) fn counters_from(&self, receiver_too: bool) -> Result<DeviceCounters, DeviceError> {
         let mut netlink = self.reconnect()?;
         let counters = match reporter(self.kind.as_deref(), self.driver.as_deref()) {
             Reporter::None => Ok(DeviceCounters { dropped: None, source: DropSource::NotReported }),
             Reporter::Driver(row) => self.driver_counters(&mut netlink, row),
-            Reporter::Veth => self.veth_counters(&mut netlink),
+            Reporter::Veth => self.veth_counters(&mut netlink, receiver_too),
         };
         counters.map_err(|error| self.kernel(error))
     }
@@ -87,12 +93,16 @@ impl Device {
         Ok(DeviceCounters { dropped, source })
     }
 
-    fn veth_counters(&self, netlink: &mut Netlink) -> io::Result<DeviceCounters> {
+    fn veth_counters(&self, netlink: &mut Netlink, receiver_too: bool) -> io::Result<DeviceCounters> {
         let (link, _) = self.link_now(netlink)?;
         if link.attached_xdp.iter().any(|program| program.mode == XdpMode::Native)
             && let Some(errors) = peer_errors(netlink, &link)?
         {
             return Ok(DeviceCounters { dropped: Some(errors), source: DropSource::VethPeer });
+        }
+        let source = DropSource::VethReceiver;
+        if !receiver_too {
+            return Ok(DeviceCounters { dropped: None, source });
         }
         let netlink = std::cell::RefCell::new(netlink);
         let by_sockets = || {
@@ -100,10 +110,7 @@ impl Device {
             Ok(queue_sum(&statistics, "rx_queue_", "_drops"))
         };
         let all = || Ok(self.link_now(&mut netlink.borrow_mut())?.1.rx_dropped);
-        Ok(DeviceCounters {
-            dropped: without_the_sockets(all, by_sockets)?,
-            source: DropSource::VethReceiver,
-        })
+        Ok(DeviceCounters { dropped: without_the_sockets(all, by_sockets)?, source })
     }
 
     fn link_now(&self, netlink: &mut Netlink) -> io::Result<(Link, LinkStatistics)> {

@@ -1,5 +1,7 @@
 //! A short look at an interface that is being captured.
 
+use std::time::{Duration, Instant};
+
 use super::link::{self, Link};
 use super::netlink::Netlink;
 use super::xdp::AttachedXdp;
@@ -20,9 +22,31 @@ pub(crate) struct Glance {
     pub(crate) rx_queues: Option<u32>,
 }
 
-/// A connection to the kernel in the network namespace of one device; none before the first look.
+/// A connection to the kernel in the network namespace of one device, and what it last answered; none before the first
+/// look.
 #[derive(Debug, Default)]
-pub(crate) struct Connection(Option<Netlink>);
+pub(crate) struct Connection(Option<(Netlink, Last)>);
+
+#[derive(Debug)]
+struct Last {
+    /// When everything was looked up.
+    whole: Instant,
+    glance: Option<Glance>,
+}
+
+/// What a look asks the kernel; the rest is as it was at the last look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// Everything.
+    All,
+    /// The receive queues, whose changes the kernel does not report.
+    Queues,
+    /// Nothing.
+    Nothing,
+}
+
+/// Everything is looked up this often, even if the kernel has reported no change.
+const WHOLE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Device {
     /// Looks at the interface; `None` if it is gone. Some microseconds.
@@ -31,14 +55,28 @@ impl Device {
     }
 
     /// As [`look`](Self::look), over a connection that is kept between looks, unless an error occurred. Opening one takes a
-    /// third of the time of a look.
-    pub(crate) fn look_again(&self, kept: &mut Connection) -> Result<Option<Glance>, DeviceError> {
+    /// third of the time of a look. The first look asks for everything.
+    pub(crate) fn look_again(
+        &self,
+        kept: &mut Connection,
+        scope: Scope,
+    ) -> Result<Option<Glance>, DeviceError> {
+        if scope != Scope::All
+            && let Some((netlink, last)) = &mut kept.0
+            && let Some(glance) = &mut last.glance
+            && last.whole.elapsed() < WHOLE_PERIOD
+        {
+            if scope == Scope::Queues {
+                glance.rx_queues = rx_queues(netlink, &glance.name);
+            }
+            return Ok(Some(glance.clone()));
+        }
         let mut netlink = match kept.0.take() {
-            Some(netlink) => netlink,
+            Some((netlink, _)) => netlink,
             None => self.reconnect()?,
         };
         let glance = self.look_over(&mut netlink)?;
-        kept.0 = Some(netlink);
+        kept.0 = Some((netlink, Last { whole: Instant::now(), glance: glance.clone() }));
         Ok(glance)
     }
 
@@ -46,15 +84,20 @@ impl Device {
         let payload = link::link_payload(netlink, self.index, false);
         let payload = payload.map_err(|error| self.kernel(error))?;
         let Some(link) = payload.as_deref().and_then(Link::parse) else { return Ok(None) };
-        let channels = Ethtool::new(netlink.socket(), &link.name).and_then(|ethtool| ethtool.channels());
         Ok(Some(Glance {
             up: link.has_flag(libc::IFF_UP),
             carrier: link.carrier,
             carrier_losses: link.carrier_losses,
             mtu: link.mtu,
-            rx_queues: channels.ok().map(|channels| channels.rx.max(1)),
+            rx_queues: rx_queues(netlink, &link.name),
             name: link.name,
             attached_xdp: link.attached_xdp,
         }))
     }
+}
+
+/// The receive queues in use of the interface called `name`; `None` if its driver does not report them.
+fn rx_queues(netlink: &Netlink, name: &str) -> Option<u32> {
+    let channels = Ethtool::new(netlink.socket(), name).and_then(|ethtool| ethtool.channels());
+    channels.ok().map(|channels| channels.rx.max(1))
 }
