@@ -37,7 +37,10 @@ archive: deps-build ## The wirecap-archive command, in archive/target/release: S
 archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wirecap-archive
 	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux zstd:zstd
 	cargo fmt --manifest-path archive/Cargo.toml --check
-	cargo clippy --locked --manifest-path archive/Cargo.toml --all-targets -- -D warnings
+	cargo test --no-run --all-targets --locked --manifest-path archive/Cargo.toml
+	# What cargo clippy does, but with the dependencies just built: it would build its own in six minutes.
+	RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings \
+	  cargo test --no-run --all-targets --locked --manifest-path archive/Cargo.toml
 	cargo build --locked -p wirecap-cli # recorders whose segments are uploaded
 	cargo test --locked --manifest-path archive/Cargo.toml
 
@@ -58,9 +61,9 @@ test: deps-test ## All tests, on real veth pairs where a kernel is needed: a qua
 models: test-sim test-model test-miri ## 100,000 random schedules of the simulator, loom, and Miri: minutes
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs fewer
-	.ci/at-least 50 cargo test --locked -p wirecap --lib --profile models -- sim::
-	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --profile models -- paper::
-	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --profile models
+	.ci/at-least 50 cargo test --locked -p wirecap --lib --profile quick -- sim::
+	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --profile quick -- paper::
+	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --profile quick
 
 # Installs the clients; the table in tests/clients lists each with its package. A client that cannot be
 # installed or built is skipped.
@@ -71,7 +74,7 @@ clients: deps-test ## Runs some forty unmodified libpcap programs and libpcap's 
 
 test-model: deps-build # Every interleaving of the rings' and queues' atomics (loom)
 	RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 \
-	  .ci/at-least 12 cargo test --locked -p wirecap --lib --profile models --target-dir target/loom -- model
+	  .ci/at-least 12 cargo test --locked -p wirecap --lib --profile quick --target-dir target/loom -- model
 
 # The modules with unsafe code that need no kernel, and the modules that exercise them, in two halves.
 MIRI_SCHEDULES := sim::tests::
@@ -172,9 +175,9 @@ confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor p
 	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
 	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
-nics-core: build deps-vm # The part of nics that CI runs
-	cargo build --release --locked -p wirecap-nics
-	$(VM) $(TARGET)/release/wirecap-nics --core
+nics-core: deps-build deps-vm # The part of nics that CI runs
+	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics
+	$(VM) $(TARGET)/quick/wirecap-nics --core
 
 vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')
