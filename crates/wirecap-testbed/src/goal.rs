@@ -4,8 +4,11 @@
 //! more, or if the host used too much of the processors' time for others, the goal is void. A void goal is neither met nor
 //! missed, and nothing is repeated until it is met.
 
+use std::env;
 use std::error::Error;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -72,21 +75,25 @@ impl fmt::Display for Verdict {
     }
 }
 
+/// The environment variable that names a file to which each judged goal is appended as a row of CSV.
+const RECORD: &str = "WIRECAP_GOALS";
+
 /// The goals of a bench, judged one after the other.
 #[derive(Debug)]
 pub struct Goals {
+    bench: &'static str,
     begun: Instant,
     stolen: Duration,
     verdicts: Vec<(String, Verdict)>,
 }
 
-impl Default for Goals {
-    fn default() -> Self {
-        Self { begun: Instant::now(), stolen: stolen(), verdicts: Vec::new() }
-    }
-}
-
 impl Goals {
+    /// No goal of this bench is judged yet.
+    #[must_use]
+    pub fn of(bench: &'static str) -> Self {
+        Self { bench, begun: Instant::now(), stolen: stolen(), verdicts: Vec::new() }
+    }
+
     /// A part of the bench begins: the host's use of the processors counts from now on.
     pub fn begin_part(&mut self) {
         (self.begun, self.stolen) = (Instant::now(), stolen());
@@ -97,18 +104,29 @@ impl Goals {
         let stolen = stolen().saturating_sub(self.stolen).as_secs_f64();
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let share = stolen / self.begun.elapsed().as_secs_f64() / cpus as f64;
-        let (verdict, reason) = verdict(bound, rounds, share);
-        println!("  goal: {what}: {reason}, {bound}: {verdict}");
-        self.verdicts.push((what.to_owned(), verdict));
+        self.judged(what, bound, rounds, share);
     }
 
     /// The same for figures that do not depend on other load, such as counts.
     pub fn judge_exact(&mut self, what: &str, bound: Bound, figures: &[f64]) {
         let rounds: Vec<Figure> =
             figures.iter().map(|value| Figure { value: *value, is_disturbed: false }).collect();
-        let (verdict, reason) = verdict(bound, &rounds, 0.0);
-        println!("  goal: {what}: {reason}, {bound}: {verdict}");
+        self.judged(what, bound, &rounds, 0.0);
+    }
+
+    fn judged(&mut self, what: &str, bound: Bound, rounds: &[Figure], stolen_share: f64) {
+        let (verdict, reason) = verdict(bound, rounds, stolen_share);
+        println!("  goal: {what}: {reason}; {bound}: {verdict}");
         self.verdicts.push((what.to_owned(), verdict));
+        if let Some(path) = env::var_os(RECORD) {
+            let row = format!("{},\"{what}\",{bound},\"{reason}\",{verdict}\n", self.bench);
+            let append = |row: String| -> io::Result<()> {
+                OpenOptions::new().create(true).append(true).open(&path)?.write_all(row.as_bytes())
+            };
+            if let Err(error) = append(row) {
+                eprintln!("{}: {error}", path.display());
+            }
+        }
     }
 
     /// Prints the number of goals by result.
@@ -155,8 +173,10 @@ fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, Stri
         count => f64::midpoint(calm[count / 2 - 1], calm[count / 2]),
     };
     let (least, most) = (calm[0], calm[calm.len() - 1]);
-    let reason =
-        format!("{median:.3} ({least:.3}..{most:.3}, {disturbed} of {} rounds disturbed)", rounds.len());
+    let reason = match rounds.len() {
+        1 => format!("{median:.3}"),
+        all => format!("{median:.3} ({least:.3}-{most:.3}), {disturbed} of {all} rounds disturbed"),
+    };
     match bound.admits(median) {
         _ if median.is_nan() => (Verdict::Void, "no figure".to_owned()),
         true => (Verdict::Met, reason),
@@ -188,7 +208,7 @@ mod tests {
         assert_eq!(of(Bound::AtLeast(2.5), &rounds(&values, 0), 0.0), Verdict::Met, "the mean of two");
         assert_eq!(of(Bound::AtLeast(2.51), &rounds(&values, 0), 0.0), Verdict::Missed);
         let (_, reason) = verdict(Bound::AtLeast(2.0), &rounds(&values, 1), 0.0);
-        assert_eq!(reason, "2.000 (1.000..3.000, 1 of 4 rounds disturbed)");
+        assert_eq!(reason, "2.000 (1.000-3.000), 1 of 4 rounds disturbed");
     }
 
     #[test]
@@ -204,15 +224,15 @@ mod tests {
 
     #[test]
     fn missed_and_void_goals_are_errors() {
-        let mut goals = Goals::default();
+        let mut goals = Goals::of("a bench");
         goals.judge_exact("a count", Bound::AtMost(0.0), &[0.0]);
         goals.end().unwrap();
-        assert!(Goals::default().end().is_err(), "nothing was compared");
-        let mut goals = Goals::default();
+        assert!(Goals::of("a bench").end().is_err(), "nothing was compared");
+        let mut goals = Goals::of("a bench");
         goals.judge_exact("one", Bound::AtMost(0.0), &[1.0]);
         goals.judge("other", Bound::AtMost(0.0), &[]);
         assert_eq!(goals.end().unwrap_err().to_string(), "missed: one");
-        let mut goals = Goals::default();
+        let mut goals = Goals::of("a bench");
         goals.judge("other", Bound::AtMost(0.0), &[]);
         assert_eq!(goals.end().unwrap_err().to_string(), "the machine was not quiet: other");
     }

@@ -130,7 +130,7 @@ fn main() -> Outcome<()> {
     if cli.check && !effort.has_goals() {
         return Err("--check requires a full run: cargo bench, without --quick".into());
     }
-    let mut goals = Goals::default();
+    let mut goals = Goals::of("live");
     run(cli.part, effort, &mut goals)?;
     if cli.check { goals.end() } else { Ok(()) }
 }

@@ -172,7 +172,7 @@ fn main() -> Outcome<()> {
     let at = number("at=");
     let bench = Bench { program, extent, cpus, at };
     let is_checked = only("--check");
-    let mut goals = Goals::default();
+    let mut goals = Goals::of("pcap_loop");
     let parts = ["rates", "cost", "polling", "instructions", "wakeups", "handlers"];
     let all = !parts.into_iter().any(only);
     if all || only("rates") {
