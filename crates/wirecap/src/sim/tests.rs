@@ -619,6 +619,36 @@ fn an_idle_worker_helps_the_buddy_with_the_fullest_ring() {
 }
 
 #[test]
+fn a_worker_is_needed_while_a_ring_of_its_group_is_above_t_but_never_in_basic_mode() {
+    for mode in [Mode::Basic, Mode::Advanced(0.1)] {
+        let capture = SimCapture::new(&SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() });
+        // T is 25 of 256 cells.
+        for (packets, is_above) in [(25, false), (1, true)] {
+            receive_short(capture.kernel(1), packets);
+            let is_needed = [0, 1].map(|worker| capture.group.is_needed(worker));
+            assert_eq!(is_needed, [is_above && mode != Mode::Basic; 2], "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn a_busy_worker_counts_as_stuck_from_its_last_request_and_not_from_its_next_packet() {
+    let mode = Mode::Advanced(0.6);
+    let settings = SimSettings { rings: 2, workers: 2, mode, ..SimSettings::default() };
+    let capture = SimCapture::new(&settings);
+    let (mut busy, mut idle) = (capture.worker(0), capture.worker(1));
+    receive_short(capture.kernel(0), 1);
+    let _in_process = next_chunk(&mut busy);
+    for _ in 0..2 {
+        assert!(matches!(idle.ask(Duration::ZERO), Ok(Answer::Nothing)));
+    }
+    receive_short(capture.kernel(0), 1);
+    assert!(matches!(idle.ask(settings.stuck_after), Ok(Answer::Nothing)));
+    let offloaded = idle.ask(settings.stuck_after + Duration::from_nanos(1));
+    assert!(matches!(offloaded, Ok(Answer::Chunk { .. })), "{offloaded:?}");
+}
+
+#[test]
 fn a_sleeping_driver_is_woken_when_cells_return() {
     let settings = SimSettings { drivers_sleep: true, ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
