@@ -130,7 +130,7 @@ bench-quick: deps-test ## Runs the benches with goals for a moment each, to see 
 # Each bench names its goals; one that misses a goal does not keep the others from running. The results are in target/goals.csv.
 bench-check: export WIRECAP_GOALS := $(abspath $(TARGET))/goals.csv
 bench-check: build deps-bench ## Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
-	echo bench,goal,threshold,median and range,result > "$$WIRECAP_GOALS"
+	rm -f "$$WIRECAP_GOALS"
 	failed=; \
 	cargo bench --locked -p wirecap-filter --bench filter -- --check || failed+=" filter"; \
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check || failed+=" instructions"; \

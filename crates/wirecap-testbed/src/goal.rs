@@ -9,6 +9,7 @@ use std::error::Error;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -78,6 +79,9 @@ impl fmt::Display for Verdict {
 /// The environment variable that names a file to which each judged goal is appended as a row of CSV.
 const RECORD: &str = "WIRECAP_GOALS";
 
+/// The columns of that file.
+const COLUMNS: &str = "bench,goal,threshold,median and range,result\n";
+
 /// The goals of a bench, judged one after the other.
 #[derive(Debug)]
 pub struct Goals {
@@ -116,14 +120,11 @@ impl Goals {
 
     fn judged(&mut self, what: &str, bound: Bound, rounds: &[Figure], stolen_share: f64) {
         let (verdict, reason) = verdict(bound, rounds, stolen_share);
-        println!("  goal: {what}: {reason}; {bound}: {verdict}");
+        println!("  goal: {what}: {reason}, {bound}: {verdict}");
         self.verdicts.push((what.to_owned(), verdict));
         if let Some(path) = env::var_os(RECORD) {
             let row = format!("{},\"{what}\",{bound},\"{reason}\",{verdict}\n", self.bench);
-            let append = |row: String| -> io::Result<()> {
-                OpenOptions::new().create(true).append(true).open(&path)?.write_all(row.as_bytes())
-            };
-            if let Err(error) = append(row) {
+            if let Err(error) = append(Path::new(&path), &row) {
                 eprintln!("{}: {error}", path.display());
             }
         }
@@ -156,6 +157,15 @@ impl Goals {
     }
 }
 
+/// Appends a row to a file that begins with its columns.
+fn append(path: &Path, row: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    if file.metadata()?.len() == 0 {
+        file.write_all(COLUMNS.as_bytes())?;
+    }
+    file.write_all(row.as_bytes())
+}
+
 /// The verdict, and the figures that lead to it.
 fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, String) {
     let mut calm: Vec<f64> =
@@ -173,10 +183,8 @@ fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, Stri
         count => f64::midpoint(calm[count / 2 - 1], calm[count / 2]),
     };
     let (least, most) = (calm[0], calm[calm.len() - 1]);
-    let reason = match rounds.len() {
-        1 => format!("{median:.3}"),
-        all => format!("{median:.3} ({least:.3}-{most:.3}), {disturbed} of {all} rounds disturbed"),
-    };
+    let reason =
+        format!("{median:.3} ({least:.3}..{most:.3}, {disturbed} of {} rounds disturbed)", rounds.len());
     match bound.admits(median) {
         _ if median.is_nan() => (Verdict::Void, "no figure".to_owned()),
         true => (Verdict::Met, reason),
@@ -208,7 +216,7 @@ mod tests {
         assert_eq!(of(Bound::AtLeast(2.5), &rounds(&values, 0), 0.0), Verdict::Met, "the mean of two");
         assert_eq!(of(Bound::AtLeast(2.51), &rounds(&values, 0), 0.0), Verdict::Missed);
         let (_, reason) = verdict(Bound::AtLeast(2.0), &rounds(&values, 1), 0.0);
-        assert_eq!(reason, "2.000 (1.000-3.000), 1 of 4 rounds disturbed");
+        assert_eq!(reason, "2.000 (1.000..3.000, 1 of 4 rounds disturbed)");
     }
 
     #[test]
@@ -220,6 +228,15 @@ mod tests {
         assert_eq!(of(met, &rounds(&[f64::NAN], 0), 0.0), Verdict::Void);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX), Verdict::Met);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX + 0.001), Verdict::Void);
+    }
+
+    #[test]
+    fn a_file_of_goals_has_its_columns_once() {
+        let path = env::temp_dir().join(format!("wirecap-goals-{}", std::process::id()));
+        ["one\n", "other\n"].iter().for_each(|row| append(&path, row).unwrap());
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(text, format!("{COLUMNS}one\nother\n"));
     }
 
     #[test]
