@@ -177,9 +177,10 @@ confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor p
 	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
 	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
+# A separate directory: this build has other features and would replace the command that tests beside it run.
 nics-core: deps-build deps-vm # The part of nics that CI runs
-	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics
-	$(VM) $(TARGET)/quick/wirecap-nics --core
+	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics --target-dir $(TARGET)/nics-core
+	$(VM) $(TARGET)/nics-core/quick/wirecap-nics --core
 
 vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')

@@ -57,6 +57,8 @@ pub struct Entry {
 pub enum RunnerError {
     /// The user interrupted. Finished results are kept.
     Stopped,
+    /// This program could not be read, so results of another build could not be told from its own.
+    Program(io::Error),
     /// A result could not be stored.
     Write {
         /// The file.
@@ -72,6 +74,7 @@ impl fmt::Display for RunnerError {
             Self::Stopped => {
                 f.write_str("stopped; the same command goes on after the last finished experiment")
             }
+            Self::Program(_) => write!(f, "cannot read {PROGRAM}, this program"),
             Self::Write { path, .. } => write!(f, "cannot write {}", path.display()),
         }
     }
@@ -81,7 +84,7 @@ impl Error for RunnerError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
             Self::Stopped => None,
-            Self::Write { source, .. } => Some(source),
+            Self::Program(source) | Self::Write { source, .. } => Some(source),
         }
     }
 }
@@ -106,7 +109,7 @@ impl Runner {
         audience: &dyn Audience,
     ) -> Result<Vec<Entry>, RunnerError> {
         self.check_directory()?;
-        let build = build();
+        let build = build()?;
         let mut entries = Vec::new();
         for (index, experiment) in experiments.iter().enumerate() {
             if audience.is_stopped() {
@@ -200,17 +203,20 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
     })
 }
 
+/// The program that runs, also once an update has replaced its file: `std::env::current_exe` names the file.
+const PROGRAM: &str = "/proc/self/exe";
+
 /// What tells this program from one that may find something else: the version does not while it is being
 /// worked on.
-fn build() -> String {
-    let program = std::env::current_exe().and_then(fs::read).unwrap_or_default();
+fn build() -> Result<String, RunnerError> {
+    let program = fs::read(PROGRAM).map_err(RunnerError::Program)?;
     // FNV-1a by words: it need not be secure.
     let digest = program.chunks(8).fold(0xcbf2_9ce4_8422_2325_u64, |digest, bytes| {
         let mut word = [0; 8];
         word[..bytes.len()].copy_from_slice(bytes);
         (digest ^ u64::from_le_bytes(word)).wrapping_mul(0x0000_0100_0000_01b3)
     });
-    format!("{} build {digest:016x}", env!("CARGO_PKG_VERSION"))
+    Ok(format!("{} build {digest:016x}", env!("CARGO_PKG_VERSION")))
 }
 
 #[cfg(test)]
