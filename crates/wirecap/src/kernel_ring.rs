@@ -537,7 +537,7 @@ mod tests {
     fn an_invalid_consumer_index_is_an_error() {
         let (mut producer, consumer) = HeapRing::<u64>::pair(4, 0);
         consumer.break_index();
-        assert!(producer.free().is_err());
+        assert_eq!(producer.free(), Err(BrokenRing { producer: 0, consumer: 5, capacity: 4 }));
     }
 }
 
