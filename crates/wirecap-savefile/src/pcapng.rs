@@ -147,15 +147,12 @@ pub(crate) fn enhanced_packet_len(record: &Record<'_>) -> usize {
 /// Encodes the packet's block into `slot`, which has [`enhanced_packet_len`] bytes of any content.
 #[inline]
 pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
-    let data_end = ENHANCED_HEADER + padded(record.data.len());
     let block_len = slot.len() as u32;
-
-    // The word that ends at `data_end` contains the padding. It is cleared before header and data overwrite
-    // parts of it.
-    put(slot, data_end - 4, [0; 4]);
-    put(slot, 0, enhanced_header(record, block_len));
-    slot[ENHANCED_HEADER..][..record.data.len()].copy_from_slice(record.data);
-    options_and_length(slot, data_end, record, block_len);
+    let (header, rest) = slot.split_first_chunk_mut().expect("it has room for the header");
+    let (data, rest) = rest.split_at_mut(record.data.len());
+    *header = enhanced_header(record, block_len);
+    data.copy_from_slice(record.data);
+    after_data(rest, record, block_len);
 }
 
 /// Like [`enhanced_packet`], but without the packet's data, which go between the first [`ENHANCED_HEADER`]
@@ -163,28 +160,36 @@ pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
 #[inline]
 pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     let block_len = (slot.len() + record.data.len()) as u32;
-    let padding_end = ENHANCED_HEADER + padded(record.data.len()) - record.data.len();
-    put(slot, 0, enhanced_header(record, block_len));
-    slot[ENHANCED_HEADER..padding_end].fill(0);
-    options_and_length(slot, padding_end, record, block_len);
+    let (header, rest) = slot.split_first_chunk_mut().expect("it has room for the header");
+    *header = enhanced_header(record, block_len);
+    after_data(rest, record, block_len);
 }
 
+/// In few stores, since a burst of packets fills the processor's store buffer.
 #[inline]
 fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER] {
+    let nanos = record.timestamp.unwrap_or_default().unix_nanos();
+    let words = [
+        u64::from(ENHANCED_PACKET) | u64::from(block_len) << 32,
+        u64::from(record.interface) | nanos >> 32 << 32,
+        nanos & 0xffff_ffff | (record.data.len() as u64) << 32,
+    ];
     let mut header = [0; ENHANCED_HEADER];
-    put(&mut header, 0, ENHANCED_PACKET.to_le_bytes());
-    put(&mut header, 4, block_len.to_le_bytes());
-    put(&mut header, 8, record.interface.to_le_bytes());
-    put(&mut header, 12, timestamp_words(record.timestamp.unwrap_or_default().unix_nanos()));
-    put(&mut header, 20, (record.data.len() as u32).to_le_bytes());
+    for (place, word) in header.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
     put(&mut header, 24, record.wire_len.to_le_bytes());
     header
 }
 
-/// Encodes the bytes after the data and their padding, from `at` on.
+/// Encodes the bytes after the data: their padding, the options, and the length again.
 #[inline]
-fn options_and_length(slot: &mut [u8], mut at: usize, record: &Record<'_>, block_len: u32) {
-    let begin = at;
+fn after_data(slot: &mut [u8], record: &Record<'_>, block_len: u32) {
+    let options_len =
+        enhanced_packet_len(&Record { data: &[], ..*record }) - ENHANCED_HEADER - size_of::<u32>();
+    let padding = slot.len() - options_len - size_of::<u32>();
+    slot[..padding].fill(0);
+    let mut at = padding;
     if let Some(direction) = record.direction {
         put(slot, at, word_option(option::EPB_FLAGS, direction_flags(direction)));
         at += WORD_OPTION;
@@ -193,11 +198,12 @@ fn options_and_length(slot: &mut [u8], mut at: usize, record: &Record<'_>, block
         put(slot, at, word_option(option::EPB_QUEUE, queue));
         at += WORD_OPTION;
     }
-    if at != begin {
-        put(slot, at, [0; END_OF_OPTIONS]);
-        at += END_OF_OPTIONS;
+    if options_len == 0 {
+        put(slot, at, block_len.to_le_bytes());
+    } else {
+        // The end of the options, which is zeros, and the length.
+        put(slot, at, (u64::from(block_len) << 32).to_le_bytes());
     }
-    put(slot, at, block_len.to_le_bytes());
 }
 
 fn put<const N: usize>(slot: &mut [u8], at: usize, bytes: [u8; N]) {
