@@ -159,8 +159,6 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum wait for the outlet between looks at the ring.
 const ROOM_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum wait for packets between looks at the clock.
-const IDLE_PAUSE: Duration = Duration::from_millis(200);
 /// Maximum time from a packet's timestamp to its capture, if no other packets wait.
 const LATE_PACKETS: Duration = Duration::from_secs(2);
 /// Number of packets between two checks for room in the outlet.
@@ -306,6 +304,8 @@ fn record<O: Outlet>(
             .collect();
         let outlet = open(Opening { plan, broker, deadline, writing: &writing, interfaces })?;
         let left = [options.count, plan.packets_max].into_iter().flatten().min();
+        let waker = worker.waker();
+        signals::wake_on_requests(move || waker.wake());
         let recorder = recorder.insert(Recorder {
             left: left.unwrap_or(u64::MAX),
             deadline,
@@ -429,6 +429,8 @@ struct Recorder<O: Outlet> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
+    /// The outlet may hold packets that it has not handed on.
+    is_unflushed: bool,
     flush_interval: Duration,
     /// Packets that arrived after the last requested one.
     surplus: u64,
@@ -450,6 +452,7 @@ impl<O: Outlet> Recorder<O> {
             left: u64::MAX,
             deadline: None,
             flushed: Instant::now(),
+            is_unflushed: false,
             flush_interval: FLUSH_INTERVAL,
             surplus: 0,
             writing: writing.clone(),
@@ -481,7 +484,7 @@ impl<O: Outlet> Recorder<O> {
         let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
-                true => worker.next_chunk_timeout(self.pause()),
+                true => worker.next_chunk_timeout(self.pause(progress)),
                 false => worker.try_next_chunk(),
             };
             match found {
@@ -535,7 +538,7 @@ impl<O: Outlet> Recorder<O> {
             let before = self.now;
             let has_room = merge.is_empty() || self.has_room(capture)?;
             let found = match (merge.is_empty(), has_room) {
-                (true, _) => worker.next_chunk_timeout(self.pause()),
+                (true, _) => worker.next_chunk_timeout(self.pause(progress)),
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
                 (false, false) => worker.try_next_chunk(),
             };
@@ -601,6 +604,7 @@ impl<O: Outlet> Recorder<O> {
     }
 
     fn write_chunk(&mut self, kept: &Arc<Kept>) -> Result<(), WriteError> {
+        self.is_unflushed = true;
         let chunk = kept.packets();
         let most = self.left.min(chunk.len() as u64);
         let (mut taken, mut is_over) = (0, false);
@@ -624,6 +628,7 @@ impl<O: Outlet> Recorder<O> {
             self.surplus += 1;
             return Ok(());
         }
+        self.is_unflushed = true;
         if self.outlet.write(packet, place, self.now)? {
             self.left -= 1;
         } else {
@@ -660,13 +665,21 @@ impl<O: Outlet> Recorder<O> {
         // What it cannot hand on yet is due as soon as it can.
         if !self.outlet.is_writing() {
             self.flushed = now;
+            self.is_unflushed = false;
         }
         self.outlet.flush()
     }
 
-    /// How long to wait for packets. While the outlet is writing, what it took last may be due as soon as it is done.
-    fn pause(&self) -> Duration {
-        if self.outlet.is_writing() { ROOM_PAUSE } else { IDLE_PAUSE }
+    /// How long to wait for packets: until the outlet must hand on what it has taken, the recording ends, or its progress
+    /// is shown. While the outlet is writing, what it took last may be due as soon as it is done.
+    fn pause(&self, progress: &Progress) -> Duration {
+        if self.outlet.is_writing() {
+            return ROOM_PAUSE;
+        }
+        let due = self.is_unflushed.then(|| self.flushed + self.flush_interval);
+        let first = due.into_iter().chain(self.deadline).chain(progress.due()).min();
+        let left = first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
+        left.min(service::longest_sleep()).max(ROOM_PAUSE)
     }
 
     /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to

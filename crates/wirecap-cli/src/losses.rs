@@ -18,7 +18,7 @@ use crate::service::{self, Pulse};
 use crate::signals;
 use crate::sink::Writing;
 
-/// Time between two checks of the output.
+/// Time between two checks of the output while packets arrive or wait for it.
 const LOOK: Duration = Duration::from_millis(200);
 /// Time between two readings of the ledger, which reads devices' counters: some drivers query their firmware for these.
 const COUNT: Duration = Duration::from_secs(1);
@@ -87,28 +87,32 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
     };
     let mut agent = control.agent(capture, writing, Box::new(account));
     let mut pulse = Pulse::new();
+    let this_thread = thread::current();
+    signals::wake_on_requests(move || this_thread.unpark());
     let (mut next, mut next_count) = (Instant::now() + LOOK, Instant::now() + COUNT);
+    let (mut delivered, mut has_traffic) = (None, true);
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(next.saturating_duration_since(Instant::now()));
         if let Some(agent) = &mut agent {
             agent.do_jobs();
         }
         let now = Instant::now();
-        if now < next && !done.load(Ordering::Acquire) {
-            continue;
-        }
-        next = now + LOOK;
-        let is_writing = writing.is_some_and(|writing| writing.blocked_for() > PAUSE);
-        pulse.look(is_writing, now, || ledger_so_far(capture, writing));
         if signals::statistics_asked_for() {
             events::print(format!("so far: {}", ledger_so_far(capture, writing)));
         }
+        if now < next && !done.load(Ordering::Acquire) {
+            continue;
+        }
+        let is_writing = writing.is_some_and(|writing| writing.blocked_for() > PAUSE);
+        pulse.look(is_writing, now, || ledger_so_far(capture, writing));
         let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
         let waiting = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
         waiting.iter().for_each(|line| events::say(Kind::Loss, line));
         if now >= next_count || done.load(Ordering::Acquire) {
             next_count = now + COUNT;
             let ledger = ledger_so_far(capture, writing);
+            let before = delivered.replace(ledger.total.delivered);
+            has_traffic = before != delivered;
             let slow = writing.filter(|_| is_slow).map(Writing::name);
             let writer = writing.map(|writing| (writing.name(), writing.discarded()));
             let lines = losses.look(&ledger, &names, writer, slow, now);
@@ -120,6 +124,8 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
             history::note(&ledger, capture.backlogs().into_iter().map(u64::from).sum());
         }
         advisor.lines().iter().for_each(|line| events::say(Kind::Loss, line));
+        let is_busy = has_traffic || writing.is_some_and(|writing| writing.waiting() > 0) || is_writing;
+        next = now + if is_busy { LOOK } else { service::longest_sleep() };
     }
 }
 

@@ -31,6 +31,11 @@ impl LiveLine {
         (self.visible && age >= INTERVAL).then_some(age)
     }
 
+    /// When to show the line again; `None` if it is not visible.
+    fn due(&self) -> Option<Instant> {
+        self.visible.then(|| self.last + INTERVAL)
+    }
+
     /// Replaces the line.
     pub(crate) fn show(&mut self, text: String) {
         events::replace(text);
@@ -98,6 +103,11 @@ impl Progress {
         let mut line = LiveLine::new();
         line.visible &= !is_quiet;
         Self { line, started: Instant::now(), last_packets: 0 }
+    }
+
+    /// When it is time to show it again, if it is shown.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.line.due()
     }
 
     /// Shows how a capture gets on if it is time.

@@ -16,13 +16,14 @@ use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
+use crate::signals;
 use options::Rules;
 
 /// The rules requested during the recording, until it applies them.
 static RULES: Mutex<Option<Rules>> = Mutex::new(None);
 static HAS_RULES: AtomicBool = AtomicBool::new(false);
 
-/// Maximum wait until the recording applies them, which it does five times a second unless the disk stalls.
+/// Maximum wait until the recording applies them, which it does at once unless the disk stalls.
 const RULES_PATIENCE: Duration = Duration::from_secs(1);
 
 fn rules() -> MutexGuard<'static, Option<Rules>> {
@@ -33,6 +34,7 @@ fn rules() -> MutexGuard<'static, Option<Rules>> {
 pub(crate) fn change_rules(rules: Rules) {
     *self::rules() = Some(rules);
     HAS_RULES.store(true, Ordering::Release);
+    signals::wake_for_request();
     let deadline = Instant::now() + RULES_PATIENCE;
     while HAS_RULES.load(Ordering::Acquire) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(2));

@@ -25,6 +25,8 @@ static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 /// Number of rounds of the recording thread; 0 if the command has none.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
+/// How long a thread of an idle capture sleeps: each wake-up costs some 70 us of CPU in a virtual machine.
+const IDLE: Duration = Duration::from_secs(1);
 /// Time between two lines about the state.
 const STATUS: Duration = Duration::from_secs(5);
 
@@ -95,7 +97,13 @@ pub(crate) fn stopping() {
     }
 }
 
-/// The recording thread is alive: it reports several times a second, unless it waits for the output.
+/// The maximum sleep of a thread of an idle capture: the watchdog's messages depend on the recording thread and the one
+/// that sends them.
+pub(crate) fn longest_sleep() -> Duration {
+    manager().and_then(|manager| manager.watchdog).map_or(IDLE, |interval| IDLE.min(interval / 8))
+}
+
+/// The recording thread is alive: it reports at least once per [`longest_sleep`], unless it waits for the output.
 pub(crate) fn came_round() {
     ROUNDS.store(ROUNDS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
@@ -113,7 +121,7 @@ impl Pulse {
         Self { told: None, status: None, rounds: 0 }
     }
 
-    /// Call several times a second. `is_writing`: the recording thread waits for the output, which is no reason to end
+    /// Call at least once per [`longest_sleep`]. `is_writing`: the recording thread waits for the output, which is no reason to end
     /// it.
     pub(crate) fn look(&mut self, is_writing: bool, now: Instant, ledger: impl FnOnce() -> Ledger) {
         let Some(manager) = manager() else { return };

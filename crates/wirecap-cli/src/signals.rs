@@ -42,6 +42,20 @@ pub(crate) fn survive() -> io::Result<()> {
     Ok(())
 }
 
+/// What wakes the threads that answer requests.
+static SLEEPERS: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
+
+/// From now on each request by a signal or by the control socket calls `wake`, so that the thread that answers it need
+/// not check often.
+pub(crate) fn wake_on_requests(wake: impl Fn() + Send + 'static) {
+    SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(wake));
+}
+
+/// A request was made.
+pub(crate) fn wake_for_request() {
+    SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|wake| wake());
+}
+
 /// Whether SIGUSR1 came since the last time.
 pub(crate) fn statistics_asked_for() -> bool {
     STATISTICS.get().is_some_and(|asked| asked.swap(false, Ordering::Relaxed))
@@ -104,6 +118,7 @@ pub(crate) fn ask_for_rotation() -> bool {
     let rotates = HANGUP_ROTATES.load(Ordering::Relaxed);
     if rotates {
         ROTATION.store(true, Ordering::Relaxed);
+        wake_for_request();
     }
     rotates
 }
@@ -124,14 +139,18 @@ static END: Mutex<Option<End>> = Mutex::new(None);
 
 /// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
 fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut requests = Requests::default();
         for signal in signals.forever() {
+            if signal == SIGUSR1 {
+                wake_for_request();
+                continue;
+            }
             if signal == SIGHUP && HANGUP_ROTATES.load(Ordering::Relaxed) {
                 events::log(Kind::Rotation, "new file requested: SIGHUP");
-                ROTATION.store(true, Ordering::Relaxed);
+                ask_for_rotation();
                 continue;
             }
             match requests.signal_at(Instant::now(), OPTIONAL.load(Ordering::Relaxed)) {

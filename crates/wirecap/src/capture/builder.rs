@@ -14,7 +14,7 @@ use crate::time::Timestamps;
 
 /// How often the watcher checks without a message from the kernel. A gap begins at the last check that found everything
 /// in order, and must not exceed its cause by more than 250 ms: the rest of that time is for the repair.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+const LOOK_PERIOD: Duration = Duration::from_millis(150);
 
 /// Default of M, cells per chunk.
 pub const DEFAULT_CHUNK_CELLS: u32 = 256;
