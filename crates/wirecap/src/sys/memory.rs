@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,9 +12,7 @@ use std::thread;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
 use rustix::io::Errno;
-use rustix::mm::{
-    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mremap_fixed, munmap,
-};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -236,13 +235,10 @@ impl Mapping {
         let base = self.base.as_ptr().cast();
         // SAFETY: both are complete mappings of `self.bytes`. A reader of a kept range finds the same bytes
         // before and after: the kernel exchanges the pages while it holds off page faults.
-        let moved = unsafe { mremap_fixed(copy, self.bytes, self.bytes, MremapFlags::MAYMOVE, base) };
-        if let Err(errno) = moved {
+        unsafe { move_onto(copy, base, self.bytes) }.inspect_err(|_| {
             // SAFETY: the copy is still at its address, and has no other user.
             let _ = unsafe { munmap(copy, self.bytes) };
-            return Err(errno.into());
-        }
-        Ok(())
+        })
     }
 
     /// Replaces `other`, which has the same length: from now on its addresses refer to the memory that was
@@ -258,7 +254,7 @@ impl Mapping {
         let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr().cast());
         // SAFETY: both are complete mappings of the same length. A concurrent reader finds the one or the other: the
         // kernel exchanges the pages while it holds off page faults.
-        unsafe { mremap_fixed(from, self.bytes, self.bytes, MremapFlags::MAYMOVE, to) }?;
+        unsafe { move_onto(from, to, self.bytes) }?;
         // Nothing is mapped at its former address any more.
         std::mem::forget(self);
         Ok(())
@@ -284,6 +280,20 @@ impl Drop for Mapping {
         // SAFETY: the mapping is ours, and only a holder of this value could reach into it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Moves the mapping of `bytes` at `from` to `to`, whose mapping of the same length it replaces.
+///
+/// Not by rustix: its variant over libc, which any crate in a program may select for all of them, passes MAP_FIXED for
+/// MREMAP_FIXED (1.1.6), and the call fails.
+///
+/// # Safety
+///
+/// Both are complete mappings. `from` has no other user, and users of `to` must find objects of the same types there.
+unsafe fn move_onto(from: *mut c_void, to: *mut c_void, bytes: usize) -> io::Result<()> {
+    // SAFETY: as the caller guarantees.
+    let moved = unsafe { libc::mremap(from, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, to) };
+    if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Prefetches the memory at `place`, if there is any.
