@@ -166,29 +166,53 @@ fn append(path: &Path, row: &str) -> io::Result<()> {
     file.write_all(row.as_bytes())
 }
 
-/// The verdict, and the figures that lead to it.
+/// The verdict, and the figures that lead to it. If it is void, these are the figures of all rounds, disturbed or not.
 fn verdict(bound: Bound, rounds: &[Figure], stolen_share: f64) -> (Verdict, String) {
-    let mut calm: Vec<f64> =
+    let calm: Vec<f64> =
         rounds.iter().filter(|figure| !figure.is_disturbed).map(|figure| figure.value).collect();
-    let disturbed = rounds.len() - calm.len();
-    if stolen_share > STEAL_SHARE_MAX {
-        return (Verdict::Void, format!("the host used {:.1} % of the processors", stolen_share * 100.0));
-    }
-    if disturbed * 2 >= rounds.len() {
-        return (Verdict::Void, format!("{disturbed} of {} rounds were disturbed", rounds.len()));
-    }
-    calm.sort_by(f64::total_cmp);
-    let median = match calm.len() {
-        count if count % 2 == 1 => calm[count / 2],
-        count => f64::midpoint(calm[count / 2 - 1], calm[count / 2]),
+    let (count, disturbed) = (rounds.len(), rounds.len() - calm.len());
+    let void = if stolen_share > STEAL_SHARE_MAX {
+        Some(format!("the host used {:.1} % of the processors", stolen_share * 100.0))
+    } else if disturbed * 2 >= count {
+        Some(format!("{disturbed} of {count} rounds were disturbed"))
+    } else {
+        None
     };
-    let (least, most) = (calm[0], calm[calm.len() - 1]);
-    let reason =
-        format!("{median:.3} ({least:.3}..{most:.3}, {disturbed} of {} rounds disturbed)", rounds.len());
-    match bound.admits(median) {
-        _ if median.is_nan() => (Verdict::Void, "no figure".to_owned()),
-        true => (Verdict::Met, reason),
-        false => (Verdict::Missed, reason),
+    if let Some(cause) = void {
+        let all = Spread::of(rounds.iter().map(|figure| figure.value).collect());
+        return (Verdict::Void, all.map_or(cause.clone(), |all| format!("{all}, but {cause}")));
+    }
+    match Spread::of(calm) {
+        None => (Verdict::Void, "no figure".to_owned()),
+        Some(spread) => {
+            let verdict = if bound.admits(spread.median) { Verdict::Met } else { Verdict::Missed };
+            (verdict, format!("{spread}, {disturbed} of {count} rounds disturbed"))
+        }
+    }
+}
+
+/// The median and the range of some figures.
+#[derive(Debug, Clone, Copy)]
+struct Spread {
+    least: f64,
+    median: f64,
+    most: f64,
+}
+
+impl Spread {
+    /// `None` without figures.
+    fn of(mut values: Vec<f64>) -> Option<Self> {
+        values.retain(|value| !value.is_nan());
+        values.sort_by(f64::total_cmp);
+        let (least, most) = (*values.first()?, *values.last()?);
+        let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
+        Some(Self { least, median, most })
+    }
+}
+
+impl fmt::Display for Spread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.3} ({:.3}..{:.3})", self.median, self.least, self.most)
     }
 }
 
@@ -216,7 +240,7 @@ mod tests {
         assert_eq!(of(Bound::AtLeast(2.5), &rounds(&values, 0), 0.0), Verdict::Met, "the mean of two");
         assert_eq!(of(Bound::AtLeast(2.51), &rounds(&values, 0), 0.0), Verdict::Missed);
         let (_, reason) = verdict(Bound::AtLeast(2.0), &rounds(&values, 1), 0.0);
-        assert_eq!(reason, "2.000 (1.000..3.000, 1 of 4 rounds disturbed)");
+        assert_eq!(reason, "2.000 (1.000..3.000), 1 of 4 rounds disturbed");
     }
 
     #[test]
@@ -228,6 +252,10 @@ mod tests {
         assert_eq!(of(met, &rounds(&[f64::NAN], 0), 0.0), Verdict::Void);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX), Verdict::Met);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX + 0.001), Verdict::Void);
+        // Its figure is stated nevertheless.
+        let (_, reason) = verdict(met, &rounds(&[1.0, 2.0, 6.0], 2), 0.0);
+        assert_eq!(reason, "2.000 (1.000..6.000), but 2 of 3 rounds were disturbed");
+        assert_eq!(verdict(met, &[], 0.5).1, "the host used 50.0 % of the processors");
     }
 
     #[test]
