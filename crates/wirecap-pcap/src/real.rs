@@ -65,7 +65,8 @@ fn open(path: &Path) -> Result<NonNull<c_void>, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path contains a NUL byte".to_owned())?;
     // SAFETY: the symbol's name is a string.
-    let sanitized = !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
+    let has = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
+    let sanitized = has(c"__asan_init") || has(c"__tsan_init");
     let own_calls = if sanitized { 0 } else { libc::RTLD_DEEPBIND };
     // SAFETY: the name is a string, and libpcap's initialisers have no preconditions.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | own_calls) };

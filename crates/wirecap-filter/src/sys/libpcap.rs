@@ -162,12 +162,15 @@ impl Runnable {
 }
 
 /// A flag of dlopen(3) that makes libpcap's calls to its own functions stay in the library, even if wirecap's
-/// drop-in exports functions with the same names; 0 if the flag is not supported. The address sanitizer
-/// aborts a process that uses it.
+/// drop-in exports functions with the same names; 0 if the flag is not supported. The address and the thread
+/// sanitizer abort a process that uses it.
 fn own_calls() -> c_int {
     // SAFETY: the argument is a NUL-terminated symbol name.
-    let sanitized = || !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__asan_init".as_ptr()) }.is_null();
-    if cfg!(fuzzing) || cfg!(not(target_env = "gnu")) || sanitized() { 0 } else { DEEP_BIND }
+    let has = |name: &CStr| !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null();
+    let sanitized = || has(c"__asan_init") || has(c"__tsan_init");
+    // A sanitizer that is linked into the program is not visible to dlsym.
+    let cannot = cfg!(any(fuzzing, sanitized, not(target_env = "gnu")));
+    if cannot || sanitized() { 0 } else { DEEP_BIND }
 }
 
 #[cfg(target_env = "gnu")]
