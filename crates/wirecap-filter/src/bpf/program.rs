@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use super::asm::{Insn, to_bytes};
 use super::{BpfError, collect_objects, name_text, object_name};
@@ -53,6 +54,8 @@ pub struct LoadOptions {
 pub struct Program {
     name: String,
     fd: OwnedFd,
+    /// Once the kernel was asked for it: it never changes.
+    id: OnceLock<u32>,
 }
 
 /// The kernel's information about a program.
@@ -123,9 +126,11 @@ impl Program {
             log: &mut log,
         };
         // Most programs are accepted, so the first attempt is made without a log.
-        load(&mut request)
-            .or_else(|_| load_with_log(name, request))
-            .map(|fd| Self { name: name.to_owned(), fd })
+        load(&mut request).or_else(|_| load_with_log(name, request)).map(|fd| Self {
+            name: name.to_owned(),
+            fd,
+            id: OnceLock::new(),
+        })
     }
 
     /// Opens the program with this ID.
@@ -137,7 +142,7 @@ impl Program {
         let failed = |source| BpfError::discovering("program", id, source);
         let fd = opener::by_id(ObjectKind::Program, id).map_err(failed)?;
         let name = name_text(&sys::program_info(fd.as_fd()).map_err(failed)?.0.name);
-        Ok(Self { name, fd })
+        Ok(Self { name, fd, id: OnceLock::from(id) })
     }
 
     /// Duplicates the descriptor.
@@ -149,7 +154,19 @@ impl Program {
         let fd = self.fd.try_clone();
         let fd =
             fd.map_err(|source| BpfError::new("have one more descriptor of program", &self.name, source))?;
-        Ok(Self { name: self.name.clone(), fd })
+        Ok(Self { name: self.name.clone(), fd, id: self.id.clone() })
+    }
+
+    /// The kernel's ID, unique until the program is gone. Only the first call asks the kernel.
+    ///
+    /// # Errors
+    ///
+    /// [`BpfError`] if the kernel does not provide it.
+    pub fn id(&self) -> Result<u32, BpfError> {
+        match self.id.get() {
+            Some(id) => Ok(*id),
+            None => self.info().map(|info| *self.id.get_or_init(|| info.id)),
+        }
     }
 
     /// The kernel's information about the program.

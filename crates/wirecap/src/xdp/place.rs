@@ -152,7 +152,7 @@ impl Place {
     /// Whether the link has the program itself and not a dispatcher; a detached link also keeps its program.
     fn is_attached_directly(&self) -> Result<bool, BpfError> {
         let Some(link) = &self.link else { return Ok(false) };
-        Ok(link.info()?.program_id == self.slots.program.info()?.id)
+        Ok(link.info()?.program_id == self.slots.program.id()?)
     }
 
     /// Makes the link run `program`, unless it was detached or its interface is gone: then the program of that time is
@@ -189,7 +189,7 @@ impl Place {
         if info.ifindex == 0 || info.program_id == 0 {
             return false;
         }
-        let is_own = self.slots.program.info().is_ok_and(|own| own.id == info.program_id);
+        let is_own = self.slots.program.id().is_ok_and(|own| own == info.program_id);
         is_own
             || Program::by_id(info.program_id)
                 .and_then(|program| program.info())
