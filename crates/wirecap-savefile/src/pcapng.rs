@@ -187,9 +187,9 @@ fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER]
 fn after_data(slot: &mut [u8], record: &Record<'_>, block_len: u32) {
     let options_len =
         enhanced_packet_len(&Record { data: &[], ..*record }) - ENHANCED_HEADER - size_of::<u32>();
-    let padding = slot.len() - options_len - size_of::<u32>();
-    slot[..padding].fill(0);
-    let mut at = padding;
+    let mut at = slot.len() - options_len - size_of::<u32>();
+    // The padding, of at most three bytes; what follows overwrites the rest.
+    put(slot, 0, [0; 4]);
     if let Some(direction) = record.direction {
         put(slot, at, word_option(option::EPB_FLAGS, direction_flags(direction)));
         at += WORD_OPTION;
