@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Load, privileged, wait_until};
+use wirecap_testbed::{Load, privileged, uninterrupted, wait_until};
 
 /// A test bed with a service manager's socket and a directory with a configuration file.
 struct Host {
@@ -77,9 +77,7 @@ impl Host {
         let mut messages = Vec::new();
         loop {
             let mut bytes = [0; 4096];
-            let length = self
-                .manager
-                .recv(&mut bytes)
+            let length = uninterrupted(|| self.manager.recv(&mut bytes))
                 .unwrap_or_else(|error| panic!("{error}: no {message} in {messages:?}"));
             messages.push(String::from_utf8(bytes[..length].to_vec()).unwrap());
             if messages.last().unwrap().starts_with(message) {

@@ -57,7 +57,7 @@ pub use skip::{skip, skip_on_this_machine};
 pub use slow_core::SlowCore;
 pub use steady::{SteadySender, Ticks};
 pub use testing::{
-    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, traces, wait_until,
+    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, traces, uninterrupted, wait_until,
 };
 pub use traffic::{Sizes, Stamp, Traffic};
 pub use witness::Witness;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::sockopt::{self, Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
@@ -142,7 +142,7 @@ impl PacketReceiver {
         // The kernel interprets a timeout of zero as no timeout.
         let timeout = Some(timeout.max(Duration::from_micros(1)));
         let received = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, timeout)
-            .and_then(|()| recv(&self.socket, &mut self.frame, RecvFlags::empty()));
+            .and_then(|()| retry_on_intr(|| recv(&self.socket, &mut self.frame, RecvFlags::empty())));
         match received {
             Ok((frame_bytes, _)) => Ok(Some(&self.frame[..frame_bytes])),
             Err(Errno::AGAIN) => Ok(None),

@@ -19,6 +19,21 @@ use crate::{AfXdpSender, Namespace, SetupError, VethPair};
 /// Time limit for waiting on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Receives again if the process was stopped meanwhile: unlike other reads, one with a time limit then fails
+/// (signal(7)).
+///
+/// # Errors
+///
+/// Those of `receive`, except [`io::ErrorKind::Interrupted`].
+pub fn uninterrupted<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match receive() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            received => return received,
+        }
+    }
+}
+
 /// The file that tests of loss lock, in the directory for temporary files.
 const LOCK_NAME: &str = "wirecap-testbed.lock";
 

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use wirecap_filter::bpf::links;
 use wirecap_testbed::{
     Generator, Interface, Load, Namespace, Traffic, VethPair, loss_lock, pass_program, privileged,
+    uninterrupted,
 };
 
 /// Passes the witness's namespace to the child process.
@@ -139,7 +140,7 @@ fn hosts_with_addresses_talk_to_each_other() {
     near.send_to(b"hello", ("10.0.0.2", 4242)).expect("sent");
     far.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     let mut buffer = [0; 16];
-    let (bytes, from) = far.recv_from(&mut buffer).expect("received");
+    let (bytes, from) = uninterrupted(|| far.recv_from(&mut buffer)).expect("received");
     assert_eq!((&buffer[..bytes], from), (&b"hello"[..], ([10, 0, 0, 1], 4242).into()));
     let error = pair.sender.add_address("10.0.0.1/240").expect_err("not an address");
     assert!(error.to_string().contains("10.0.0.1/240"), "{error}");

@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::process::Command;
 use std::time::Duration;
 
-use wirecap_testbed::Namespace;
+use wirecap_testbed::{Namespace, uninterrupted};
 
 use crate::bed::{HERE, THERE};
 
@@ -76,9 +76,9 @@ fn ask_by_udp(here: &Namespace, there: &Namespace, port: u16, question: &[u8], a
     }
     let mut room = [0; 2048];
     client.send_to(question, (HERE, port)).unwrap();
-    let (_, from) = server.recv_from(&mut room).unwrap();
+    let (_, from) = uninterrupted(|| server.recv_from(&mut room)).unwrap();
     server.send_to(answer, from).unwrap();
-    client.recv_from(&mut room).unwrap();
+    uninterrupted(|| client.recv_from(&mut room)).unwrap();
 }
 
 /// Lines in turn over a TCP connection.
