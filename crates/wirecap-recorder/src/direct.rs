@@ -135,7 +135,7 @@ mod tests {
             let mut page = Page::new(true);
             for (number, (len, other, is_behind)) in lens.into_iter().enumerate() {
                 let len = len.max(other);
-                page.start_at(expected.len() as u64);
+                page.start_at(expected.len() as u64, PAGE_BYTES);
                 let slot = page.reserve(len).unwrap();
                 slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + number) as u8);
                 let mut written = 0;
@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);
-        page.start_at(0);
+        page.start_at(0, PAGE_BYTES);
         page.reserve(2 * BLOCK_BYTES).unwrap();
         if Direct::is_possible(&file) {
             assert_eq!(write_direct(&mut file, page.copies()).unwrap(), 2 * BLOCK_BYTES);
@@ -168,7 +168,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);
-        page.start_at(0);
+        page.start_at(0, PAGE_BYTES);
         page.reserve(BLOCK_BYTES).unwrap();
         let mut direct = Direct { is_slow: true };
         direct.write_all(&mut file, 0, page.copies(), true, &mut 0).unwrap();

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with, statvfs};
+use rustix::fs::{CWD, RenameFlags, fstatfs, renameat_with, statvfs};
 use rustix::io::Errno;
 use wirecap_savefile::{Format, Interface, PACKET_BYTES_MAX, ReadError, Reader, is_planted};
 
@@ -381,6 +381,12 @@ fn directory_of(path: &Path) -> &Path {
 pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
     let status = statvfs(directory)?;
     Ok(status.f_bavail.saturating_mul(status.f_frsize))
+}
+
+/// Whether the file is regular and in memory (tmpfs(5)): no write waits for a disk, and a sync does nothing.
+pub(crate) fn is_in_memory(file: &File) -> bool {
+    let is_regular = file.metadata().is_ok_and(|status| status.is_file());
+    is_regular && fstatfs(file).is_ok_and(|status| status.f_type == libc::TMPFS_MAGIC)
 }
 
 /// Makes the directory's entries survive a power failure. Directories such as /proc and /dev/fd do not

@@ -9,6 +9,9 @@ use crate::direct::BLOCK_BYTES;
 /// Bytes of a page: large enough for efficient writes and good compression.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
+/// Bytes of a page that the thread that fills it also writes: they stay in the processor's second-level cache.
+pub(crate) const CACHED_BYTES: usize = 256 << 10;
+
 /// Number of most recent batches that are searched. A batch is stored twice if packets of this many other
 /// batches come between its packets.
 const TURNS: usize = 16;
@@ -28,6 +31,8 @@ pub(crate) struct Page {
     /// Where the packets begin in `bytes`: as far from a block's beginning as in the file.
     begin: usize,
     end: usize,
+    /// Maximum number of bytes, own and others.
+    room: usize,
     pieces: Vec<Piece>,
     /// The total length of all pieces.
     piece_bytes: usize,
@@ -56,27 +61,30 @@ impl Page {
             bytes,
             begin: 0,
             end: 0,
+            room: 0,
             pieces: Vec::new(),
             piece_bytes: 0,
             batches: Vec::new(),
             packets: 0,
         };
-        page.start_at(0);
+        page.start_at(0, PAGE_BYTES);
         page
     }
 
-    /// Gives an empty page its place in the file, so that blocks of the file are blocks of memory too.
-    pub(crate) fn start_at(&mut self, offset: u64) {
+    /// Gives an empty page its place in the file, so that blocks of the file are blocks of memory too, and the number of
+    /// bytes after which it is full: at most [`PAGE_BYTES`].
+    pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
         let first_block =
             self.bytes.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - self.bytes.as_ptr().addr();
         self.begin = first_block + (offset % BLOCK_BYTES as u64) as usize;
         self.end = self.begin;
+        self.room = room;
     }
 
     /// Reserves the next `byte_count` bytes, if they fit.
     #[inline]
     pub(crate) fn reserve(&mut self, byte_count: usize) -> Option<&mut [u8]> {
-        let slot = self.bytes[..self.begin + PAGE_BYTES - self.piece_bytes]
+        let slot = self.bytes[..self.begin + self.room - self.piece_bytes]
             .get_mut(self.end..self.end + byte_count)?;
         self.end += byte_count;
         self.packets += 1;
@@ -121,7 +129,7 @@ impl Page {
     /// Whether this many bytes fit.
     #[inline]
     pub(crate) fn has_room(&self, byte_count: usize) -> bool {
-        self.len() + byte_count <= PAGE_BYTES
+        self.len() + byte_count <= self.room
     }
 
     /// The number of bytes that the page will take in a file.

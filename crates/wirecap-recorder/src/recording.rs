@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{Batch, PAGE_BYTES, Page};
+use crate::page::{Batch, CACHED_BYTES, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
@@ -81,6 +81,8 @@ pub struct Recording {
     format: Format,
     is_compressed: bool,
     is_direct: bool,
+    /// The writer, if the files are in memory: this thread then writes most pages itself.
+    writer: Option<Arc<Mutex<Writer>>>,
     head_bytes: u64,
     tail_bytes: u64,
     cutter: Cutter,
@@ -169,6 +171,7 @@ impl Recording {
             watch,
             complete,
             pages: returned,
+            is_in_memory: false,
             direct: None,
             open: None,
         };
@@ -177,12 +180,17 @@ impl Recording {
         let is_compressed = settings.compression != Compression::None;
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
-        let work = move || writer.run(&inbox);
+        writer.is_in_memory = writer.file().is_some_and(files::is_in_memory);
+        let is_written_here = !is_compressed && writer.is_in_memory;
+        let writer = Arc::new(Mutex::new(writer));
+        let written_here = is_written_here.then(|| Arc::clone(&writer));
+        let work = move || Writer::run(&writer, &inbox);
         let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
         let mut recording = Self {
             format: settings.format,
             is_compressed,
             is_direct,
+            writer: written_here,
             head_bytes,
             tail_bytes: settings.tail_bytes,
             cutter: Cutter::new(settings.cut, local_time::utc_offset),
@@ -254,7 +262,7 @@ impl Recording {
         let slot = match self.page.as_mut().and_then(|page| page.reserve(len)) {
             Some(slot) => slot,
             None => {
-                self.change_page()?;
+                self.change_page(len)?;
                 let page = self.page.as_mut().expect("it was changed for one");
                 page.reserve(len).expect("a page has room for the longest packet")
             }
@@ -285,7 +293,7 @@ impl Recording {
             return Ok(false);
         }
         if !self.page.as_ref().is_some_and(|page| page.has_room(len)) {
-            self.change_page()?;
+            self.change_page(len)?;
         }
         let page = self.page.as_mut().expect("it was changed if there was none");
         let header_len = self.format.header_len();
@@ -392,10 +400,15 @@ impl Recording {
     pub fn flush(&mut self) -> Result<(), WriteError> {
         match self.page.take() {
             Some(page) if page.is_empty() => self.spare.push(page),
-            Some(page) => {
-                self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+            Some(mut page) => {
                 self.file_bytes += page.len() as u64;
-                self.send(Message::Page(page))?;
+                if self.write_at_once(&page)? {
+                    page.clear();
+                    self.spare.push(page);
+                } else {
+                    self.shared.waiting.fetch_add(1, Ordering::Relaxed);
+                    self.send(Message::Page(page))?;
+                }
             }
             None => {}
         }
@@ -415,7 +428,6 @@ impl Recording {
         let ended =
             self.flush().and_then(|()| if self.is_open { self.send(Message::End(tail)) } else { Ok(()) });
         self.is_open = false;
-        drop(self.messages.take());
         let outcome = self.join();
         if let Some(announcer) = self.announcer.take() {
             let _said_what_it_could = announcer.join();
@@ -451,8 +463,9 @@ impl Recording {
         self.file_bytes = self.head_bytes;
     }
 
+    /// Begins another page, for a packet that takes `len` bytes in the file.
     #[cold]
-    fn change_page(&mut self) -> Result<(), WriteError> {
+    fn change_page(&mut self, len: usize) -> Result<(), WriteError> {
         self.flush()?;
         self.spare.extend(self.pages.try_iter());
         let mut page = match self.spare.pop() {
@@ -462,19 +475,38 @@ impl Recording {
                 Err(_) => return Err(self.why_it_ended()),
             },
         };
-        page.start_at(self.file_bytes);
+        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { PAGE_BYTES };
+        page.start_at(self.file_bytes, room);
         self.page = Some(page);
         Ok(())
     }
 
+    /// Whether this thread writes pages itself, since the file is in memory: no disk stalls it, and the bytes do not move to
+    /// the cache of another processor. The writer's thread must have finished earlier messages.
+    fn writes_at_once(&self) -> bool {
+        self.writer.is_some() && self.shared.messages.load(Ordering::Acquire) == 0
+    }
+
+    /// Writes a page in this thread. Returns `false` if the writer's thread must write it, also because a file must be
+    /// removed first.
+    fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
+        let Some(writer) = self.writer.as_ref().filter(|_| self.writes_at_once()) else { return Ok(false) };
+        // Between messages the thread holds the lock for a moment only.
+        let outcome = writer.try_lock().map_or(Ok(false), |mut writer| writer.write_at_once(page));
+        if outcome.is_err() {
+            self.join()?;
+        }
+        outcome
+    }
+
     fn send(&mut self, message: Message) -> Result<(), WriteError> {
+        self.shared.messages.fetch_add(1, Ordering::Relaxed);
         let sent = self.messages.as_ref().is_some_and(|messages| messages.send(message).is_ok());
         if sent { Ok(()) } else { Err(self.why_it_ended()) }
     }
 
     #[cold]
     fn why_it_ended(&mut self) -> WriteError {
-        drop(self.messages.take());
         let ended = || io::Error::other("the writer has ended already");
         match self.join() {
             Err(error) => error,
@@ -484,7 +516,9 @@ impl Recording {
         }
     }
 
+    /// Ends the writer, and returns its result.
     fn join(&mut self) -> Result<Summary, WriteError> {
+        drop((self.messages.take(), self.writer.take()));
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(self.shared.summary()),
             Some(Ok(outcome)) => outcome,

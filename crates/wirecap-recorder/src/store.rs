@@ -64,9 +64,13 @@ impl<N> Store<N> {
 
     /// Called before this many bytes are written to the open file, on a file system with `free_bytes` free.
     pub fn room_for(&mut self, bytes: u64, free_bytes: u64) -> Room<N> {
-        let is_within = self.rules.bytes.is_none_or(|bytes_max| self.bytes() + bytes <= bytes_max)
-            && self.rules.free_bytes.is_none_or(|floor| free_bytes >= floor.saturating_add(bytes));
-        if is_within { Room::Enough } else { self.remove_oldest() }
+        if self.has_room_for(bytes, free_bytes) { Room::Enough } else { self.remove_oldest() }
+    }
+
+    /// Whether [`room_for`](Self::room_for) would remove no file.
+    pub fn has_room_for(&self, bytes: u64, free_bytes: u64) -> bool {
+        self.rules.bytes.is_none_or(|bytes_max| self.bytes() + bytes <= bytes_max)
+            && self.rules.free_bytes.is_none_or(|floor| free_bytes >= floor.saturating_add(bytes))
     }
 
     /// Whether [`room_for`](Self::room_for) needs the number of free bytes.

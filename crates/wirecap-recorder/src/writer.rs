@@ -1,12 +1,13 @@
 //! The writer thread: writes pages to files, syncs files and enforces the budgets.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use wirecap_savefile::{FileSink, Format, WriteError};
@@ -35,7 +36,7 @@ pub enum Durability {
     Every(Duration),
 }
 
-/// Observes the writer; called on its thread.
+/// Observes the writer. Called on its thread, and on the capture thread for pages of a file in memory.
 pub trait Watch: Send {
     /// Calls `work`, which may wait for the disk.
     fn around(&self, work: &mut dyn FnMut()) {
@@ -85,6 +86,8 @@ pub(crate) struct Shared {
     pub(crate) vanished: AtomicU64,
     /// Pages that the writer has not finished.
     pub(crate) waiting: AtomicU64,
+    /// Messages that the writer's thread has not finished.
+    pub(crate) messages: AtomicU64,
 }
 
 impl Shared {
@@ -139,6 +142,8 @@ pub(crate) struct Writer {
     /// Receives the paths of complete files.
     pub(crate) complete: Option<Sender<PathBuf>>,
     pub(crate) pages: Sender<Page>,
+    /// Whether the files are in memory: a sync of them does nothing.
+    pub(crate) is_in_memory: bool,
     /// Writes whole pages by direct I/O, if the file system has it.
     pub(crate) direct: Option<Direct>,
     pub(crate) open: Option<OpenFile>,
@@ -162,30 +167,56 @@ pub(crate) struct OpenFile {
     dirty: Option<Instant>,
 }
 
+impl fmt::Debug for Writer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Writer").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
 impl Writer {
     /// Runs until the recording drops its end of the channel.
-    pub(crate) fn run(mut self, messages: &Receiver<Message>) -> Result<Summary, WriteError> {
+    pub(crate) fn run(writer: &Mutex<Self>, messages: &Receiver<Message>) -> Result<Summary, WriteError> {
         loop {
-            match self.next_message(messages) {
-                Ok(Message::Begin(seconds)) => self.begin(seconds)?,
-                Ok(Message::Page(page)) => self.take_page(page)?,
-                Ok(Message::End(tail)) => {
-                    while self.write_compressed()? {}
-                    self.end(&tail)?;
+            let message = Self::next_message(writer, messages);
+            let mut writer = lock(writer);
+            match message {
+                Ok(message) => {
+                    writer.carry_out(message)?;
+                    writer.shared.messages.fetch_sub(1, Ordering::Release);
                 }
-                Ok(Message::Rules(rules)) => self.change_rules(rules)?,
                 Err(RecvTimeoutError::Timeout) => {
-                    self.write_compressed()?;
+                    writer.write_compressed()?;
                 }
                 Err(RecvTimeoutError::Disconnected) => {
-                    while self.write_compressed()? {}
-                    return Ok(self.shared.summary());
+                    while writer.write_compressed()? {}
+                    return Ok(writer.shared.summary());
                 }
             }
-            if self.sync_due().is_some_and(|due| Instant::now() >= due) {
-                self.sync()?;
+            if writer.sync_due().is_some_and(|due| Instant::now() >= due) {
+                writer.sync()?;
             }
         }
+    }
+
+    fn carry_out(&mut self, message: Message) -> Result<(), WriteError> {
+        match message {
+            Message::Begin(seconds) => self.begin(seconds),
+            Message::Page(page) => self.take_page(page),
+            Message::End(tail) => {
+                while self.write_compressed()? {}
+                self.end(&tail)
+            }
+            Message::Rules(rules) => self.change_rules(rules),
+        }
+    }
+
+    /// Writes a page now if that removes no file. Returns whether it is written.
+    pub(crate) fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
+        let has_room = self.has_room(page.len() as u64).map_err(|source| self.failure(source))?;
+        if has_room {
+            self.write_page(page)?;
+        }
+        Ok(has_room)
     }
 
     /// The open file.
@@ -202,16 +233,21 @@ impl Writer {
 
     /// Returns the next message. Times out if a sync is due, or if the writer should wait for a page that is
     /// being compressed.
-    fn next_message(&self, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
-        if let Some(compressors) = self.compressors.as_ref().filter(|compressors| !compressors.is_empty()) {
-            // Give the compressors another page first.
-            return match compressors.has_room().then(|| messages.try_recv()) {
-                Some(Ok(message)) => Ok(message),
-                Some(Err(TryRecvError::Disconnected)) => Err(RecvTimeoutError::Disconnected),
-                Some(Err(TryRecvError::Empty)) | None => Err(RecvTimeoutError::Timeout),
-            };
-        }
-        match self.sync_due() {
+    fn next_message(writer: &Mutex<Self>, messages: &Receiver<Message>) -> Result<Message, RecvTimeoutError> {
+        let due = {
+            let writer = lock(writer);
+            let compressors = writer.compressors.as_ref();
+            if let Some(compressors) = compressors.filter(|compressors| !compressors.is_empty()) {
+                // Give the compressors another page first.
+                return match compressors.has_room().then(|| messages.try_recv()) {
+                    Some(Ok(message)) => Ok(message),
+                    Some(Err(TryRecvError::Disconnected)) => Err(RecvTimeoutError::Disconnected),
+                    Some(Err(TryRecvError::Empty)) | None => Err(RecvTimeoutError::Timeout),
+                };
+            }
+            writer.sync_due()
+        };
+        match due {
             None => messages.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => messages.recv_timeout(due.saturating_duration_since(Instant::now())),
         }
@@ -221,9 +257,7 @@ impl Writer {
         match &mut self.compressors {
             Some(compressors) => compressors.push(page),
             None => {
-                let slices: Vec<&[u8]> = page.slices().collect();
-                self.write_out(&slices, None, page.packets)?;
-                drop(slices);
+                self.write_page(&page)?;
                 page.clear();
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 // Fails if the recording has ended.
@@ -231,6 +265,11 @@ impl Writer {
             }
         }
         Ok(())
+    }
+
+    fn write_page(&mut self, page: &Page) -> Result<(), WriteError> {
+        let slices: Vec<&[u8]> = page.slices().collect();
+        self.write_out(&slices, None, page.packets)
     }
 
     /// Waits for the first page that is being compressed and writes it. Returns `false` if there is none.
@@ -346,7 +385,9 @@ impl Writer {
         }
         open.bytes += written as u64;
         open.packets += packets;
-        open.dirty.get_or_insert_with(Instant::now);
+        if !self.is_in_memory {
+            open.dirty.get_or_insert_with(Instant::now);
+        }
         self.store.set_open_bytes(open.bytes);
         self.shared.packets.fetch_add(packets, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written as u64, Ordering::Relaxed);
@@ -441,13 +482,23 @@ impl Writer {
         Ok(())
     }
 
+    /// Whether this many more bytes fit the budgets without removing a file.
+    fn has_room(&self, bytes: u64) -> io::Result<bool> {
+        Ok(self.store.has_room_for(bytes + self.table.end_bytes(), self.free_bytes()?))
+    }
+
+    /// The free bytes of the file system, if a budget needs them.
+    fn free_bytes(&self) -> io::Result<u64> {
+        match (&self.place, self.store.asks_for_free_bytes()) {
+            (Place::Set { pattern, .. }, true) => free_bytes(pattern.directory()),
+            _ => Ok(u64::MAX),
+        }
+    }
+
     /// Removes files until this many more bytes fit the budgets.
     fn make_room(&mut self, bytes: u64) -> io::Result<()> {
         loop {
-            let free = match (&self.place, self.store.asks_for_free_bytes()) {
-                (Place::Set { pattern, .. }, true) => free_bytes(pattern.directory())?,
-                _ => u64::MAX,
-            };
+            let free = self.free_bytes()?;
             match self.store.room_for(bytes, free) {
                 Room::Enough => return Ok(()),
                 Room::Remove(path) => self.remove(&path)?,
@@ -481,6 +532,11 @@ impl Writer {
     fn failure(&self, source: io::Error) -> WriteError {
         WriteError::Sink { sink: self.name(), packets: self.shared.summary().packets, source }
     }
+}
+
+/// A thread that panicked with the lock has ended the recording; [`Recording`](crate::Recording) reports it.
+fn lock(writer: &Mutex<Writer>) -> MutexGuard<'_, Writer> {
+    writer.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl OpenFile {

@@ -11,6 +11,7 @@ use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -298,6 +299,51 @@ fn a_batch_is_kept_until_its_packets_are_written_and_short_packets_are_copied() 
     assert_eq!(packets.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 0, 1, 2]);
 }
 
+/// The threads that wrote to files, and those that removed files.
+#[derive(Clone, Default)]
+struct Threads(Arc<Mutex<(Vec<ThreadId>, Vec<ThreadId>)>>);
+
+impl Watch for Threads {
+    fn accepted(&self, _bytes: u64) {
+        self.0.lock().unwrap().0.push(thread::current().id());
+    }
+
+    fn removed(&self, _path: &Path) {
+        self.0.lock().unwrap().1.push(thread::current().id());
+    }
+}
+
+#[test]
+fn the_capture_thread_writes_to_files_in_memory_and_leaves_their_removal_to_the_writer() {
+    const PACKETS: u32 = 3000;
+    let (folder, threads) = (memory(), Threads::default());
+    let mut settings = settings(Format::Pcapng, Compression::None);
+    settings.cut.bytes = Some(100_000);
+    settings.store.bytes = Some(400_000);
+    let target = target(folder.path(), "t-%i.pcapng");
+    let mut recording = Recording::begin(settings, target, at(0), Box::new(threads.clone())).unwrap();
+    for number in 0..PACKETS {
+        assert!(write(&mut recording, number, 900, 0).unwrap());
+        if number % 10 == 0 {
+            recording.flush().unwrap();
+            while recording.summary().packets <= u64::from(number) {
+                thread::yield_now();
+            }
+        }
+    }
+    let summary = recording.finish(Vec::new()).unwrap();
+    let (wrote, removed) = &*threads.0.lock().unwrap();
+    let is_here = |thread: &&ThreadId| **thread == thread::current().id();
+    // The beginning of the first file, and pages while the writer had nothing to do.
+    assert!(wrote.iter().filter(is_here).count() > 1, "no page was written here");
+    assert_eq!(removed.iter().filter(is_here).count(), 0);
+    assert!(removed.len() as u64 == summary.removed && summary.removed > 20, "{summary:?}");
+    assert_eq!(summary.packets, u64::from(PACKETS));
+    let found = files(folder.path()).into_iter().flat_map(|(_, packets)| packets);
+    let numbers: Vec<u32> = found.map(|(number, _)| number).collect();
+    assert_eq!(numbers, (PACKETS - numbers.len() as u32..PACKETS).collect::<Vec<u32>>());
+}
+
 #[test]
 fn a_file_gets_its_name_when_it_is_complete() {
     let folder = tempfile::tempdir().unwrap();
@@ -312,7 +358,7 @@ fn a_file_gets_its_name_when_it_is_complete() {
     }
     recording.flush().unwrap();
     while recording.summary().packets < 3 {
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_eq!(names().collect::<Vec<_>>(), ["t-00001.pcapng", "t-00002.pcapng.part"]);
     let summary = recording.finish(Vec::new()).unwrap();
@@ -555,7 +601,7 @@ fn two_packets_a_file(
             packets + vanished * 2
         };
         while written() <= u64::from(number) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
     recording.finish(Vec::new()).unwrap()
