@@ -9,7 +9,8 @@ use crate::direct::BLOCK_BYTES;
 /// Bytes of a page: large enough for efficient writes and good compression.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
-/// Bytes of a page that the thread that fills it also writes: they stay in the processor's second-level cache.
+/// Bytes of a page that the thread that fills it also writes: they stay in the processor's second-level
+/// cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
 /// Number of most recent batches that are searched. A batch is stored twice if packets of this many other
@@ -50,8 +51,8 @@ struct Piece {
 }
 
 impl Page {
-    /// An empty page, for the beginning of a block. If `is_present`, its memory is allocated now; otherwise each memory page is allocated
-    /// on first use by a page fault, which costs 20 ns for a packet of 60 bytes.
+    /// An empty page, for the beginning of a block. If `is_present`, its memory is allocated now; otherwise
+    /// each memory page is allocated on first use by a page fault, which costs 20 ns for a packet of 60 bytes.
     pub(crate) fn new(is_present: bool) -> Self {
         let mut bytes = vec![0; PAGE_BYTES + 2 * BLOCK_BYTES].into_boxed_slice();
         if is_present {
@@ -71,8 +72,8 @@ impl Page {
         page
     }
 
-    /// Gives an empty page its place in the file, so that blocks of the file are blocks of memory too, and the number of
-    /// bytes after which it is full: at most [`PAGE_BYTES`].
+    /// Gives an empty page its place in the file, so that blocks of the file are blocks of memory too, and
+    /// the number of bytes after which it is full: at most [`PAGE_BYTES`].
     pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
         let first_block =
             self.bytes.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - self.bytes.as_ptr().addr();

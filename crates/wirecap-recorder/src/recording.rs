@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -81,8 +81,9 @@ pub struct Recording {
     format: Format,
     is_compressed: bool,
     is_direct: bool,
-    /// The writer, if the files are in memory: this thread then writes most pages itself.
-    writer: Option<Arc<Mutex<Writer>>>,
+    /// The writer, if the first file is in memory: this thread then writes most pages itself. It is dropped
+    /// when the writer's thread ends, which closes the channel of the returned pages.
+    writer: Option<Weak<Mutex<Writer>>>,
     head_bytes: u64,
     tail_bytes: u64,
     cutter: Cutter,
@@ -171,7 +172,6 @@ impl Recording {
             watch,
             complete,
             pages: returned,
-            is_in_memory: false,
             direct: None,
             open: None,
         };
@@ -180,10 +180,9 @@ impl Recording {
         let is_compressed = settings.compression != Compression::None;
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
-        writer.is_in_memory = writer.file().is_some_and(files::is_in_memory);
-        let is_written_here = !is_compressed && writer.is_in_memory;
+        let is_written_here = !is_compressed && writer.is_in_memory();
         let writer = Arc::new(Mutex::new(writer));
-        let written_here = is_written_here.then(|| Arc::clone(&writer));
+        let written_here = is_written_here.then(|| Arc::downgrade(&writer));
         let work = move || Writer::run(&writer, &inbox);
         let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
         let mut recording = Self {
@@ -481,18 +480,22 @@ impl Recording {
         Ok(())
     }
 
-    /// Whether this thread writes pages itself, since the file is in memory: no disk stalls it, and the bytes do not move to
-    /// the cache of another processor. The writer's thread must have finished earlier messages.
+    /// Whether this thread writes pages itself, if the file is in memory: the bytes then do not move to the
+    /// cache of another processor. The writer's thread must have finished earlier messages.
     fn writes_at_once(&self) -> bool {
         self.writer.is_some() && self.shared.messages.load(Ordering::Acquire) == 0
     }
 
-    /// Writes a page in this thread. Returns `false` if the writer's thread must write it, also because a file must be
-    /// removed first.
+    /// Writes a page in this thread. Returns `false` if the writer's thread must write it: because the file
+    /// is not in memory, because a file must be removed first, or because that thread has failed.
     fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
-        let Some(writer) = self.writer.as_ref().filter(|_| self.writes_at_once()) else { return Ok(false) };
+        if !self.writes_at_once() {
+            return Ok(false);
+        }
+        let Some(writer) = self.writer.as_ref().and_then(Weak::upgrade) else { return Ok(false) };
         // Between messages the thread holds the lock for a moment only.
         let outcome = writer.try_lock().map_or(Ok(false), |mut writer| writer.write_at_once(page));
+        drop(writer);
         if outcome.is_err() {
             self.join()?;
         }

@@ -142,8 +142,6 @@ pub(crate) struct Writer {
     /// Receives the paths of complete files.
     pub(crate) complete: Option<Sender<PathBuf>>,
     pub(crate) pages: Sender<Page>,
-    /// Whether the files are in memory: a sync of them does nothing.
-    pub(crate) is_in_memory: bool,
     /// Writes whole pages by direct I/O, if the file system has it.
     pub(crate) direct: Option<Direct>,
     pub(crate) open: Option<OpenFile>,
@@ -157,6 +155,8 @@ pub(crate) struct OpenFile {
     path: PathBuf,
     /// Its final name, if different.
     complete_path: Option<PathBuf>,
+    /// Whether it is in memory (tmpfs), where a sync does nothing.
+    is_in_memory: bool,
     bytes: u64,
     packets: u64,
     /// Packets that a power failure cannot remove, because they are synced.
@@ -210,18 +210,24 @@ impl Writer {
         }
     }
 
-    /// Writes a page now if that removes no file. Returns whether it is written.
+    /// Writes a page to a file in memory, unless a file would have to be removed first. Returns whether the
+    /// page is written.
     pub(crate) fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
-        let has_room = self.has_room(page.len() as u64).map_err(|source| self.failure(source))?;
-        if has_room {
-            self.write_page(page)?;
+        if !self.is_in_memory() || !self.has_room(page.len() as u64).map_err(|source| self.failure(source))? {
+            return Ok(false);
         }
-        Ok(has_room)
+        self.append(&page.slices().collect::<Vec<_>>(), None, page.packets)?;
+        Ok(true)
     }
 
     /// The open file.
     pub(crate) fn file(&self) -> Option<&File> {
         self.open.as_ref().map(|open| &open.file)
+    }
+
+    /// Whether the open file is in memory.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.is_in_memory)
     }
 
     fn change_rules(&mut self, rules: StoreRules) -> Result<(), WriteError> {
@@ -257,7 +263,7 @@ impl Writer {
         match &mut self.compressors {
             Some(compressors) => compressors.push(page),
             None => {
-                self.write_page(&page)?;
+                self.write_out(&page.slices().collect::<Vec<_>>(), None, page.packets)?;
                 page.clear();
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 // Fails if the recording has ended.
@@ -265,11 +271,6 @@ impl Writer {
             }
         }
         Ok(())
-    }
-
-    fn write_page(&mut self, page: &Page) -> Result<(), WriteError> {
-        let slices: Vec<&[u8]> = page.slices().collect();
-        self.write_out(&slices, None, page.packets)
     }
 
     /// Waits for the first page that is being compressed and writes it. Returns `false` if there is none.
@@ -342,8 +343,7 @@ impl Writer {
         }
     }
 
-    /// Writes these bytes as one unit, and counts their packets. `made_of` is their decompressed length if
-    /// they are compressed.
+    /// Removes files until the budgets have room for these bytes, and appends them.
     fn write_out(
         &mut self,
         slices: &[&[u8]],
@@ -352,6 +352,12 @@ impl Writer {
     ) -> Result<(), WriteError> {
         let len: usize = slices.iter().map(|slice| slice.len()).sum();
         self.make_room(len as u64 + self.table.end_bytes()).map_err(|source| self.failure(source))?;
+        self.append(slices, made_of, packets)
+    }
+
+    /// Writes these bytes as one unit, and counts their packets. `made_of` is their decompressed length if
+    /// they are compressed.
+    fn append(&mut self, slices: &[&[u8]], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
@@ -385,7 +391,7 @@ impl Writer {
         }
         open.bytes += written as u64;
         open.packets += packets;
-        if !self.is_in_memory {
+        if !open.is_in_memory {
             open.dirty.get_or_insert_with(Instant::now);
         }
         self.store.set_open_bytes(open.bytes);
@@ -557,6 +563,7 @@ impl OpenFile {
 
     fn of(file: File, path: PathBuf, complete_path: Option<PathBuf>) -> Self {
         Self {
+            is_in_memory: files::is_in_memory(&file),
             file,
             path,
             complete_path,

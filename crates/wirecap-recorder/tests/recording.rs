@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
@@ -342,6 +342,47 @@ fn the_capture_thread_writes_to_files_in_memory_and_leaves_their_removal_to_the_
     let found = files(folder.path()).into_iter().flat_map(|(_, packets)| packets);
     let numbers: Vec<u32> = found.map(|(number, _)| number).collect();
     assert_eq!(numbers, (PACKETS - numbers.len() as u32..PACKETS).collect::<Vec<u32>>());
+}
+
+/// Holds the writer at the end of each file until the test lets it go on.
+struct Gate(mpsc::Receiver<()>);
+
+impl Watch for Gate {
+    fn completed(&self, _path: &Path) {
+        self.0.recv().unwrap();
+    }
+}
+
+#[test]
+fn a_capture_thread_that_waits_for_a_page_learns_that_the_writer_has_failed() {
+    let folder = memory();
+    let settings = settings(Format::Pcap, Compression::None);
+    let (open_gate, gate) = mpsc::channel();
+    let target = target(folder.path(), "t-%i.pcap");
+    let mut recording = Recording::begin(settings, target, at(0), Box::new(Gate(gate))).unwrap();
+    let mut number = 0;
+    // The writer is held by the first file, so it keeps the pages of the next ones.
+    while recording.backlog() < 1.0 {
+        assert!(write(&mut recording, number, 60, 0).unwrap());
+        recording.rotate().unwrap();
+        number += 1;
+    }
+    fs::remove_dir_all(folder.path()).unwrap();
+    let (result, waiting) = mpsc::channel();
+    let capture = thread::spawn(move || {
+        let error = loop {
+            if let Err(error) = write(&mut recording, number, 60, 0) {
+                break error;
+            }
+            number += 1;
+        };
+        result.send(error.to_string()).unwrap();
+    });
+    // No page is free, so the capture thread waits. If it were not waiting yet, it would find the same error.
+    open_gate.send(()).unwrap();
+    let error = waiting.recv_timeout(Duration::from_secs(60)).expect("the capture thread waits for a page");
+    assert!(error.starts_with("cannot write to /dev/shm"), "{error}");
+    capture.join().unwrap();
 }
 
 #[test]
