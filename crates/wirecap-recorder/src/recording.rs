@@ -24,7 +24,7 @@ use crate::page::{Batch, CACHED_BYTES, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
-/// Number of pages shared by the two threads.
+/// Number of pages shared by the capture thread and the writer.
 const PAGES: usize = 16;
 
 /// Number of pages whose memory is allocated at the beginning. The most recently returned page is used next,
@@ -79,10 +79,12 @@ pub struct Settings {
 #[derive(Debug)]
 pub struct Recording {
     format: Format,
+    is_single: bool,
     is_compressed: bool,
     is_direct: bool,
-    /// The writer, if the first file is in memory: this thread then writes most pages itself. It is dropped
-    /// when the writer's thread ends, which closes the channel of the returned pages.
+    /// The writer, if the first file is in memory: the capture thread then writes most pages itself. This
+    /// reference is weak, so that the writer is dropped when its thread ends; that closes the channel of
+    /// returned pages.
     writer: Option<Weak<Mutex<Writer>>>,
     head_bytes: u64,
     tail_bytes: u64,
@@ -92,7 +94,7 @@ pub struct Recording {
     is_open: bool,
     is_over: bool,
     files: u64,
-    /// Number and bytes of the accepted packets.
+    /// Number of accepted packets, and their bytes with the heads of the files.
     packets: u64,
     bytes: u64,
     /// Bytes of the open file before the current page.
@@ -124,6 +126,7 @@ impl Recording {
             Target::Set(pattern) => pattern.directory().display().to_string(),
         };
         let failed = |source: io::Error| WriteError::Sink { sink: name.clone(), packets: 0, source };
+        let is_single = matches!(target, Target::File(..));
         let (place, earlier) = match target {
             Target::File(file, path) => (Place::Single(Some(file), path), Vec::new()),
             Target::Set(pattern) => {
@@ -187,6 +190,7 @@ impl Recording {
         let thread = thread::Builder::new().name("writer".to_owned()).spawn(work).map_err(failed)?;
         let mut recording = Self {
             format: settings.format,
+            is_single,
             is_compressed,
             is_direct,
             writer: written_here,
@@ -219,9 +223,9 @@ impl Recording {
         self.is_compressed || self.is_direct
     }
 
-    /// Whether the recording accepts this many bytes of packets without waiting for the disk. Unless `all`,
-    /// only the memory allocated at the beginning counts: for callers whose packets can wait in the capture's
-    /// buffers.
+    /// Whether the recording accepts this many bytes of packets without waiting for the disk. If `all` is
+    /// false and the file is not compressed, only the memory allocated at the beginning counts; this is for
+    /// callers whose packets can wait in the capture's buffers.
     pub fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         self.spare.extend(self.pages.try_iter());
         // Compressors return pages out of order.
@@ -230,8 +234,9 @@ impl Recording {
         self.spare.len() > (bytes.div_ceil(PAGE_BYTES / 2) + held_back).min(PAGES - 2)
     }
 
-    /// Gives the writer `pause` to return pages. It does not wait for the first of them: the writer would
-    /// have to wake this thread for each page, which costs 10 to 20 ns for a packet of 768 bytes.
+    /// Sleeps for `pause`, so that the writer can return pages. The sleep does not end when a page is
+    /// returned: the writer would have to wake this thread for each page, which costs 10 to 20 ns for a
+    /// packet of 768 bytes.
     ///
     /// # Errors
     ///
@@ -262,7 +267,7 @@ impl Recording {
             Some(slot) => slot,
             None => {
                 self.change_page(len)?;
-                let page = self.page.as_mut().expect("it was changed for one");
+                let page = self.page.as_mut().expect("change_page begins a page");
                 page.reserve(len).expect("a page has room for the longest packet")
             }
         };
@@ -270,8 +275,9 @@ impl Recording {
         Ok(true)
     }
 
-    /// Like [`write`](Self::write), for a packet whose data are those at an index of `batch`. Long packets
-    /// are not copied: the writer reads the data from the batch and holds it until they are written.
+    /// Like [`write`](Self::write), for a packet of a batch; `place` is the batch and the packet's index in
+    /// it. Long packets are not copied: the writer reads the data from the batch, and the recording holds the
+    /// batch until the data are written.
     ///
     /// # Errors
     ///
@@ -294,7 +300,7 @@ impl Recording {
         if !self.page.as_ref().is_some_and(|page| page.has_room(len)) {
             self.change_page(len)?;
         }
-        let page = self.page.as_mut().expect("it was changed if there was none");
+        let page = self.page.as_mut().expect("change_page begins a page if there is none");
         let header_len = self.format.header_len();
         let slot = page.reserve_around(len - data_len, header_len, place, data_len);
         let slot = slot.expect("a page has room for the longest packet");
@@ -341,13 +347,13 @@ impl Recording {
         Ok(true)
     }
 
-    /// Ends the current file; the next packet begins another.
+    /// Ends the current file; the next packet begins another. Without effect in a recording of a single file.
     ///
     /// # Errors
     ///
     /// If earlier packets cannot be written.
     pub fn rotate(&mut self) -> Result<(), WriteError> {
-        if self.is_open {
+        if self.is_open && !self.is_single {
             self.flush()?;
             self.send(Message::End(Vec::new()))?;
             self.is_open = false;
@@ -356,12 +362,15 @@ impl Recording {
     }
 
     /// Applies other rules from the next file on; that file begins with the next packet. The new budgets
-    /// count the files that are then in the directory. A recording of a single file has no rules.
+    /// count the files that are then in the directory. Without effect in a recording of a single file.
     ///
     /// # Errors
     ///
     /// If earlier packets cannot be written.
     pub fn change_rules(&mut self, cut: CutRules, store: StoreRules) -> Result<(), WriteError> {
+        if self.is_single {
+            return Ok(());
+        }
         self.rotate()?;
         self.cutter.set_rules(cut);
         self.send(Message::Rules(store))
@@ -391,7 +400,7 @@ impl Recording {
         }
     }
 
-    /// Passes all packets to the writer.
+    /// Passes all packets to the writer, or writes them if the file is in memory.
     ///
     /// # Errors
     ///
@@ -480,14 +489,16 @@ impl Recording {
         Ok(())
     }
 
-    /// Whether this thread writes pages itself, if the file is in memory: the bytes then do not move to the
-    /// cache of another processor. The writer's thread must have finished earlier messages.
+    /// Whether the capture thread writes pages itself if the file is in memory, so that the bytes do not move
+    /// to the cache of another processor. It does so if the writer's thread has finished all earlier
+    /// messages.
     fn writes_at_once(&self) -> bool {
         self.writer.is_some() && self.shared.messages.load(Ordering::Acquire) == 0
     }
 
     /// Writes a page in this thread. Returns `false` if the writer's thread must write it: because the file
-    /// is not in memory, because a file must be removed first, or because that thread has failed.
+    /// is not in memory, because a file must be removed first, because that thread is busy, or because it has
+    /// failed.
     fn write_at_once(&mut self, page: &Page) -> Result<bool, WriteError> {
         if !self.writes_at_once() {
             return Ok(false);

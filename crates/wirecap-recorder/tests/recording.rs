@@ -194,7 +194,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_files_together_are_the_stream_within_the_budgets(plan in plans()) {
+    fn the_files_have_the_newest_packets_in_order_within_the_budgets(plan in plans()) {
         let folder = if plan.is_in_memory { memory() } else { tempfile::tempdir().unwrap() };
         let extension = match plan.compression {
             Compression::None => "",
@@ -253,7 +253,7 @@ proptest! {
 
 /// Many pages, as full as packets allow, so that a disk with direct I/O gets whole blocks directly.
 #[test]
-fn long_files_on_a_disk_and_in_memory_are_the_stream() {
+fn long_files_on_a_disk_and_in_memory_have_every_packet_in_order() {
     const PACKETS: u32 = 6000;
     for folder in [tempfile::tempdir().unwrap(), memory()] {
         for (format, name) in [(Format::Pcapng, "t-%i.pcapng"), (Format::Pcap, "u-%i.pcap")] {
@@ -344,7 +344,7 @@ fn the_capture_thread_writes_to_files_in_memory_and_leaves_their_removal_to_the_
     assert_eq!(numbers, (PACKETS - numbers.len() as u32..PACKETS).collect::<Vec<u32>>());
 }
 
-/// Holds the writer at the end of each file until the test lets it go on.
+/// Holds the writer at the end of each file until the test lets it continue.
 struct Gate(mpsc::Receiver<()>);
 
 impl Watch for Gate {
@@ -469,7 +469,7 @@ fn the_file_of_a_killed_process_is_truncated_to_whole_packets_and_completed() {
     fs::remove_file(&complete).unwrap();
     let recording = begin().unwrap();
     assert_eq!(packets(&complete).len(), 9);
-    assert!(folder.path().join("t-00002.pcapng.part").exists(), "the sequence goes on");
+    assert!(folder.path().join("t-00002.pcapng.part").exists(), "the sequence continues");
     // A second recording of the set is rejected and changes nothing.
     let error = begin().expect_err("the first one still writes");
     assert!(format!("{error:?}").contains("another process is writing"), "{error:?}");
@@ -494,8 +494,9 @@ fn zeros_at_the_end_are_removed_and_other_damage_is_not_cut_off() {
         recording.finish(Vec::new()).unwrap();
         let bytes = fs::read(&complete).unwrap();
         fs::remove_file(&complete).unwrap();
-        // After a power failure: the file has its size, but its end was not written. That is a packet and a half with the
-        // statistics after them, or two packets: a pcap file does not show that the rest of a packet was not written.
+        // After a power failure: the file has its size, but its end was not written. In pcapng, almost two
+        // packets are missing; in pcap, two whole packets, because a pcap file does not show that the rest of
+        // a packet was not written.
         let missing = if format == Format::Pcap { 2 * (16 + 100) } else { 250 };
         let mut end_missing = bytes.clone();
         end_missing[bytes.len() - missing..].fill(0);
@@ -610,6 +611,26 @@ fn compressed_files_are_readable_by_standard_tools_and_have_a_seek_table() {
 }
 
 #[test]
+fn a_single_file_neither_rotates_nor_ends_by_rules() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.pcap");
+    let target = Target::File(FileSink::create(&path).unwrap().into_file(), path.clone());
+    let cut = CutRules { packets: Some(3), ..CutRules::default() };
+    let settings = Settings { cut, ..settings(Format::Pcap, Compression::None) };
+    let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+    for number in 0..100 {
+        assert!(write(&mut recording, number, 60, number.into()).unwrap());
+        match number {
+            20 => recording.rotate().unwrap(),
+            40 => recording.change_rules(cut, StoreRules::default()).unwrap(),
+            _ => {}
+        }
+    }
+    let summary = recording.finish(Vec::new()).unwrap();
+    assert_eq!((summary.packets, summary.files, packets(&path).len()), (100, 1, 100));
+}
+
+#[test]
 fn a_full_disk_leaves_whole_packets_and_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let mut settings = settings(Format::Pcapng, Compression::None);
@@ -637,7 +658,7 @@ fn two_packets_a_file(
         assert!(write(&mut recording, number, 60, 0).unwrap());
         recording.flush().unwrap();
         let written = || {
-            // Of one moment.
+            // Both counts must come from the same summary.
             let Summary { packets, vanished, .. } = recording.summary();
             packets + vanished * 2
         };
