@@ -38,24 +38,24 @@ archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wir
 	@.ci/need tcpdump:tcpdump tshark:tshark unshare:util-linux zstd:zstd
 	cargo fmt --manifest-path archive/Cargo.toml --check
 	cargo test --no-run --all-targets --locked --manifest-path archive/Cargo.toml
-	# What cargo clippy does, but with the dependencies just built: it would build its own in six minutes.
+	# Runs clippy with the dependencies just built. cargo clippy would build them again, which takes six minutes.
 	RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings \
 	  cargo test --no-run --all-targets --locked --manifest-path archive/Cargo.toml
-	cargo build --locked -p wirecap-cli # recorders whose segments are uploaded
+	cargo build --locked -p wirecap-cli # the recorder, whose segments the tests upload
 	cargo test --locked --manifest-path archive/Cargo.toml
 
 demo: build deps-demo ## Sends, captures and accounts for packets between two temporary namespaces
 	$(SUDO) $(WIRECAP) demo
 
-# Without cargo-fuzz: the sanitizers of a fuzzing build are not needed to see that the targets compile.
+# Uses cargo check, not cargo-fuzz: a check that the targets compile needs no sanitizers.
 fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain only to run.
 	@.ci/need g++:g++
 	cargo check --locked --manifest-path fuzz/Cargo.toml --target-dir target/fuzz-check
 
 # Most tests wait for the kernel most of the time, hence two threads per processor.
 test: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
-test: deps-test ## All tests, on real veth pairs where a kernel is needed: a quarter of an hour
-	cargo test --workspace --locked
+test: deps-test ## All tests, on real veth pairs where a kernel is needed: ten minutes, and three for the build
+	.ci/test
 	.ci/at-least 40 cargo test --locked -p wirecap-savefile --no-default-features --lib
 
 models: test-sim test-model test-miri ## 100,000 random schedules of the simulator, loom, and Miri: minutes
@@ -80,8 +80,8 @@ test-model: deps-build # Every interleaving of the rings' and queues' atomics (l
 MIRI_SCHEDULES := sim::tests::
 MIRI_OTHERS := sim:: forward:: sieve:: kernel_ring:: umem:: ledger:: group:: sys::memory:: --skip $(MIRI_SCHEDULES)
 
-# Miri needs a nightly toolchain, which .ci/nightly names and installs; without one the target reports SKIP. It uses one
-# processor, so the halves run side by side.
+# Miri needs a nightly toolchain, which .ci/nightly names and installs; without one the target reports SKIP. Miri uses
+# one processor, so the halves run in parallel.
 test-miri: deps-build
 	@toolchain=$$(.ci/nightly miri rust-src) || { \
 	  echo "SKIP: Miri needs a nightly toolchain (rustup toolchain install nightly)"; \
@@ -107,10 +107,10 @@ aarch64: deps-aarch64 ## Builds everything for aarch64, and runs the unit tests 
 	    -- $$(sed '/^#/d; /./s/^/--skip /' .ci/aarch64-untried)
 	@sed -n 's/^\([^#]\)/not tried: \1/p' .ci/aarch64-untried
 
-# ThreadSanitizer sees accesses of this process only: the kernel's half of the rings is the loom models' and Miri's part. It must
-# see mmap and munmap, so rustix calls them through libc; otherwise it reports races on addresses that two tests use in turn.
-# One test leaves a thread behind. The reader of one test does not keep up with its 200,000 packets/s. The drop-in in programs written
-# in C is not tried: they have no runtime of the sanitizer.
+# ThreadSanitizer sees only accesses of this process; loom and Miri test the kernel's half of the rings. It intercepts mmap and
+# munmap only in libc, so rustix calls libc; otherwise ThreadSanitizer reports races on addresses that two tests use in turn.
+# report_thread_leaks=0: one test leaves a thread behind. One test is skipped because its reader cannot keep up with 200,000
+# packets/s. The drop-in is not tested in C programs, because they do not contain the sanitizer's runtime.
 RACE = RUSTFLAGS='-Zsanitizer=thread --cfg sanitized --cfg rustix_use_libc' TSAN_OPTIONS=report_thread_leaks=0 WIRECAP_NO_SKIP=1 \
 	.ci/at-least $(1) cargo +$$(.ci/nightly rust-src) test -Zbuild-std --locked --no-fail-fast --target x86_64-unknown-linux-gnu \
 	--target-dir target/race
@@ -131,10 +131,10 @@ check: deps-check fuzz-check ## Format, lints and documentation, warnings denied
 bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
 
-bench-quick: deps-test ## Runs the benches with goals for a moment each, to see that they work: two minutes
+bench-quick: deps-test ## Runs the benches live, instructions and pcap_loop for a moment each, to see that they work: two minutes
 	cargo test --locked --workspace --bench live --bench instructions --bench pcap_loop
 
-# Each bench names its goals; one that misses a goal does not keep the others from running. The results are in target/goals.csv.
+# A bench that misses a goal does not prevent the others from running. The results are in target/goals.csv.
 bench-check: export WIRECAP_GOALS := $(abspath $(TARGET))/goals.csv
 bench-check: build deps-bench ## Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
 	rm -f "$$WIRECAP_GOALS"
@@ -184,7 +184,7 @@ confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor p
 	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
 	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
 
-# A separate directory: this build has other features and would replace the command that tests beside it run.
+# A separate directory: this build has other features, and would replace the command that concurrent tests run.
 nics-core: deps-build deps-vm # The part of nics that CI runs
 	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics --target-dir $(TARGET)/nics-core
 	$(VM) $(TARGET)/nics-core/quick/wirecap-nics --core
@@ -196,7 +196,7 @@ vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link';
 # builds, since it may run as root or for a package. All of them use DESTDIR, PREFIX, BINDIR, LIBDIR,
 # INCLUDEDIR, MANDIR and SYSCONFDIR.
 define built
-	@[ -e $(1) ] || { echo "$(1) is not there: run 'make $(2)' first" >&2; exit 1; }
+	@[ -e $(1) ] || { echo "$(1) does not exist: run 'make $(2)' first" >&2; exit 1; }
 endef
 # Only an installation on this machine updates the loader's cache; a package does not.
 LDCONFIG = [ -n "$(DESTDIR)" ] || $(SUDO) ldconfig
@@ -272,8 +272,8 @@ install-pcap: ## Installs the drop-in for the command wirecap-pcap, after `make 
 	sed 's|@LIBRARIES@|$(PCAP_FOLDER)|' crates/wirecap-pcap/apparmor | $(SUDO) tee $(DESTDIR)$(PCAP_PROFILE) >/dev/null
 	$(SUDO) install -Dm644 crates/wirecap-pcap/wirecap-pcap.1 $(DESTDIR)$(MANDIR)/man1/wirecap-pcap.1
 
-# For this machine only: changing the loader's path affects programs that a package does not know. A package
-# installs the command, or diverts the system's library (dpkg-divert) if the user chooses so.
+# Not for packages, because a change of the loader's path affects all programs. A package installs the command
+# wirecap-pcap, or, if the user chooses so, diverts the system's library (dpkg-divert).
 install-pcap-system: ## Installs the drop-in before the system's libpcap, for all programs of this machine
 	@[ -z "$(DESTDIR)" ] || { echo "install-pcap-system is for this machine, not for a package (DESTDIR)" >&2; exit 1; }
 	$(call built,$(PCAP_LIBRARY),pcap)
@@ -344,13 +344,13 @@ deps-deb-test:
 # WIRECAP_NO_SKIP=1.
 DUCKDB := target/tools/duckdb
 deps-duckdb:
-	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "going on without DuckDB"
+	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "continuing without DuckDB"
 deps-test: deps-build deps-demo deps-duckdb
 	@.ci/need tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor
 # Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \
-	  .ci/need $$rival || echo "going on without $${rival#*:}"; \
+	  .ci/need $$rival || echo "continuing without $${rival#*:}"; \
 	done
 deps-bench: deps-test deps-dpdk
 	@.ci/need netsniff-ng:netsniff-ng valgrind:valgrind tcpreplay:tcpreplay
