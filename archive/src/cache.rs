@@ -1,7 +1,8 @@
 //! Copies of remote indexes in a local directory: an index that has not changed is fetched once.
 //!
-//! The name of a copy is the SHA-256 of all that a listing says of the object, so an object that was replaced has another one.
-//! An index contains its checksum: a damaged copy is as good as none.
+//! The name of a copy is the SHA-256 of everything that a listing reports about the object, so the copy of a
+//! replaced object has another name. An index contains its checksum: a damaged copy is not used, and the
+//! index is fetched again.
 
 use std::collections::HashSet;
 use std::env;
@@ -21,7 +22,7 @@ use wirecap_units::size;
 use crate::digest::hexadecimal;
 use crate::failure::Failure;
 
-/// Letters of a name; nothing else in the directory is counted or removed.
+/// Hexadecimal digits of a copy's name; other files in the directory are neither counted nor removed.
 const NAME_LETTERS: usize = 64;
 
 #[derive(Debug, Clone, Args)]
@@ -38,7 +39,8 @@ pub(crate) struct CacheOptions {
 }
 
 impl CacheOptions {
-    /// None without a home directory, or if the default directory cannot be used.
+    /// Returns `None` if the maximum size is 0, if there is no home directory, or if the default directory
+    /// cannot be used.
     pub(crate) fn open(&self) -> Result<Option<Cache>, Failure> {
         let Some(directory) = self.cache.clone().or_else(default_directory).filter(|_| self.cache_size > 0)
         else {
@@ -77,12 +79,12 @@ pub(crate) struct Cache {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Of all copies.
+    /// Total size of all copies.
     bytes: u64,
-    /// Copies that were there, with time and size; the last one was not used for the longest time.
+    /// Copies of earlier commands, with time and size; the last one was not used for the longest time.
     earlier: Vec<(SystemTime, String, u64)>,
-    /// Copies that this process has used. They stay: otherwise a query over more indexes than there is room for would replace
-    /// all, and find none the next time.
+    /// Copies that this process has used. They are not removed: otherwise a query over more indexes than fit
+    /// would replace all copies, and the same query would find none the next time.
     used: HashSet<String>,
 }
 
@@ -117,7 +119,7 @@ impl Cache {
         let mut file = File::open(self.directory.join(name)).ok()?;
         let mut copy = Vec::new();
         file.read_to_end(&mut copy).ok()?;
-        // Its place among those to be removed.
+        // This time is the copy's place in the order of removal.
         let _earlier = file.set_modified(SystemTime::now());
         self.state().used.insert(name.to_owned());
         Some(copy)
@@ -138,7 +140,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Takes room for a copy of this size, and removes copies for it that this process does not use.
+    /// Reserves room for a copy of this size. If necessary, removes copies that this process does not use.
     fn has_room(&self, bytes: u64) -> bool {
         if bytes > self.bytes_max {
             return false;
@@ -199,7 +201,7 @@ mod tests {
         assert_eq!(copies(&directory), "adez", "the oldest two are gone, but not the one in use");
         assert_eq!(cache.get(&name('e')), Some(vec![9; 30]));
         cache.put(&name('f'), &[0; 101]);
-        assert_eq!(copies(&directory), "adez", "for what is too large nothing is removed");
+        assert_eq!(copies(&directory), "adez", "nothing is removed for a copy that is too large");
 
         // With less room: `a` and `e` were used last.
         Cache::open(&directory, 60).unwrap();

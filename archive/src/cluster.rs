@@ -1,4 +1,5 @@
-//! The client of a cluster: it sends a query to the scheduler, and asks it afterwards what was not read.
+//! The client of a cluster: it sends a query to the scheduler, and asks it afterwards which segments were not
+//! read.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -32,8 +33,9 @@ use crate::watch::Watch;
 pub(crate) const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// The port of schedulers.
 pub(crate) const PORT: u16 = 50_050;
-/// How long the scheduler may take to say whether it has executors, and how much.
+/// Maximum time until the scheduler has answered whether it has executors.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum bytes of this answer.
 const ANSWER_BYTES_MAX: u64 = 4096;
 /// Parts of a query, unless the user chooses their number.
 pub(crate) const PARTS: usize = 16;
@@ -55,7 +57,7 @@ impl Cluster {
         let url = url.map_err(|_| expected())?;
         let is_plain = url.scheme() == "http" && matches!(url.path(), "" | "/") && url.query().is_none();
         let host = url.host_str().filter(|host| is_plain && !host.is_empty()).ok_or_else(expected)?;
-        // The port of HTTP is not a scheduler's, so one must be written to be meant.
+        // Port 80 is used only if it is written: it is the default of HTTP, not that of schedulers.
         let is_80 = text.trim_end_matches('/').ends_with(":80");
         let port = if is_80 { 80 } else { url.port().unwrap_or(PORT) };
         Ok(Self { host: host.to_owned(), port })
@@ -70,8 +72,8 @@ impl Cluster {
 pub(crate) struct ClusterOptions {
     /// Run the query on the cluster with this scheduler: http://HOST:50050
     ///
-    /// Scheduler and executors read the archive with their own credentials, and see a directory under the same name. See
-    /// wirecap archive scheduler.
+    /// The scheduler and the executors read the archive with their own credentials. An archive in a
+    /// directory must have the same path on all machines. See wirecap archive scheduler.
     #[arg(long, value_name = "URL", value_parser = Cluster::parse, conflicts_with_all = ["cache", "cache_size"])]
     pub(crate) cluster: Option<Cluster>,
 }
@@ -84,11 +86,11 @@ pub(crate) struct Connection {
     running: Mutex<Option<Arc<dyn ExecutionPlan>>>,
 }
 
-/// What executors have read.
+/// The amount that executors have read.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     pub(crate) read_bytes: u64,
-    /// Segments that may have matching packets, and all.
+    /// Number of segments that may have matching packets, and of all segments.
     pub(crate) segments: (u64, u64),
 }
 
@@ -108,7 +110,7 @@ impl Connection {
         let none = GetJobStatusParams { job_id: "none".to_owned() };
         match scheduler.get_job_status(none).await {
             Ok(_) => {}
-            // A scheduler knows no such job.
+            // A scheduler reports that it knows no such job.
             Err(status) if status.code() == Code::Internal && status.message().contains("job none") => {}
             Err(status) => {
                 let reason =
@@ -136,7 +138,7 @@ impl Connection {
         Ok(Box::pin(RecordBatchStreamAdapter::new(stream.schema(), stream.map_err(incomplete))))
     }
 
-    /// A query without executors would wait for the first one, without an end.
+    /// Without executors, a query would wait for one without a time limit.
     async fn check_executors(&self) -> Result<(), Failure> {
         let address = self.url.trim_start_matches("http://");
         let asked = async {
@@ -175,7 +177,7 @@ impl Connection {
         self.running.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(of)
     }
 
-    /// Ends the query. Without an answer the cluster may go on with it.
+    /// Ends the query. If the scheduler does not answer, the cluster may continue the query.
     pub(crate) async fn cancel(&self) {
         if let Some(job_id) = self.job() {
             let _unanswered = self.scheduler.clone().cancel_job(CancelJobParams { job_id }).await;
@@ -228,7 +230,7 @@ fn plain(error: &DataFusionError) -> String {
     }
 }
 
-/// The segments that may match, and all, in the description of a scan.
+/// Number of segments that may match, and of all segments, from the description of a scan.
 fn segments_in(description: &str) -> Option<(u64, u64)> {
     let numbers = description.strip_prefix("PacketScan: segments=")?.split(',').next()?;
     let (some, all) = numbers.split_once(" of ")?;

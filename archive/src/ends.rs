@@ -12,7 +12,8 @@ use wirecap_index::Ends;
 /// The maximum number of alternatives of a condition; one with more excludes nothing.
 const ALTERNATIVES_MAX: usize = 64;
 
-/// Conditions of which flows have one alternative each if all `filters` are true.
+/// For each filter that restricts addresses or ports, its alternatives: flows for which all `filters` are
+/// true have one alternative of each.
 pub(crate) fn of(filters: &[Expr]) -> Vec<Vec<Ends>> {
     filters.iter().filter_map(alternatives).collect()
 }
@@ -44,7 +45,8 @@ fn limited(alternatives: Vec<Ends>) -> Option<Vec<Ends>> {
     (alternatives.len() <= ALTERNATIVES_MAX).then_some(alternatives)
 }
 
-/// What flows have if these are equal, a column and a value.
+/// The ends of flows for which a column and a value are equal; `None` if the operands are not a column of
+/// ends and a value.
 fn equal(one: &Expr, other: &Expr) -> Option<Ends> {
     let ((Expr::Column(column), Expr::Literal(value, _)) | (Expr::Literal(value, _), Expr::Column(column))) =
         (one, other)

@@ -28,11 +28,12 @@ use crate::watch::Watch;
 const BATCH_ROWS: usize = 8192;
 /// Approximate bytes of a row of `packets`: a full Ethernet frame and its columns.
 const ROW_BYTES: usize = 2048;
-/// Batches of full frames that fit into a thread's part of the memory.
+/// Minimum number of batches of full frames that fit into a thread's part of the memory.
 const BATCHES_MIN: usize = 64;
-/// Spilled files that a sort merges at once at most. It reserves four batches for each (two read ahead, and as much again
-/// for sorting). The others of `BATCHES_MIN` are for the last merge, which joins the threads' results and cannot spill:
-/// without this limit the threads' merges take all of the memory.
+/// Maximum number of spilled files that a sort merges at once. The sort reserves four batches for each file:
+/// two that it reads ahead, and two for sorting. The remaining batches of `BATCHES_MIN` are for the last
+/// merge, which joins the threads' results and cannot spill. Without this limit, the threads' merges use all
+/// of the memory.
 const MERGED_MAX: usize = BATCHES_MIN * 3 / 4 / 4;
 /// Consumers that an error message lists when memory is exhausted.
 const LISTED: NonZeroUsize = NonZeroUsize::new(3).expect("it is not 0");
@@ -92,7 +93,7 @@ pub(crate) fn on_cluster(
         .with_batch_size(CLUSTER_BATCH_ROWS)
         .with_ballista_grpc_client_max_message_size(MESSAGE_BYTES_MAX)
         .with_ballista_logical_extension_codec(Arc::new(LogicalCodec::default()))
-        // So that the name of the job, which cancels it, is known before it runs.
+        // The client needs the job's name to cancel it, so it must know the name before the job runs.
         .set_bool(BALLISTA_CLIENT_PULL, true);
     config.options_mut().explain.format = ExplainFormat::Indent;
     let state = builder(config).build().upgrade_for_ballista(scheduler.to_owned())?;

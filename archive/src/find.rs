@@ -225,7 +225,7 @@ impl Search {
     fn write<S: Sink>(self, wanted: &Wanted, writer: Writer<S>) -> Result<(), Failure> {
         let (storage, mut query) = (&*self.listing.storage, wanted.query());
         let outcome = self.plan.extract::<S, Failure>(storage, &mut query, &mut self.note(), writer)?;
-        // Without one, the reader of standard output has seen enough.
+        // If there is no outcome, the reader of standard output has closed it.
         if let Some(outcome) = outcome {
             self.report(&outcome);
         }
@@ -303,7 +303,7 @@ impl Remote<'_> {
         let mut savefile = Savefile::new(Extract::new(writer));
         while let Some(batch) = stream.next().await {
             if !savefile.write(&batch?)? {
-                // The reader of standard output has seen enough.
+                // The reader of standard output has closed it.
                 return Ok(());
             }
         }

@@ -1,5 +1,6 @@
-//! The packets that `find` finds on a cluster, as rows, and the savefile that is made of them. The rows have all that
-//! `wirecap-index` gives with a packet, so the savefile is the one that the search on one machine writes.
+//! The packets that `find` finds on a cluster, as rows, and the savefile that is made of them. The rows
+//! contain everything that `wirecap-index` returns with a packet, so the savefile is the same as that of a
+//! search on one machine.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,7 +36,8 @@ pub(crate) fn schema() -> SchemaRef {
     ]))
 }
 
-/// For each segment of an archive: what `find --list` prints of it if it may have matching packets, and its fault.
+/// For each segment of an archive: the lines that `find --list` prints if it may have matching packets. For
+/// each fault: its segment and the reason.
 pub(crate) fn schema_of_candidates() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("place", DataType::UInt64, false),
@@ -55,7 +57,7 @@ pub(crate) fn candidates(
     for (place, lines) in lines {
         of_segments[place] = Some(lines);
     }
-    // A fault's row is not that of its segment: a segment that was scanned may be a candidate and have a fault.
+    // A fault has a separate row, because a segment that was scanned may be a candidate and have a fault.
     let places = (0..segments as u64).chain(faults.iter().map(|_| u64::MAX));
     let none = || std::iter::repeat_n(None, segments);
     let columns: Vec<ArrayRef> = vec![
@@ -163,10 +165,10 @@ impl Rows for FoundRows {
     }
 }
 
-/// A savefile of the rows, which come in order.
+/// A savefile of the rows, which arrive in order.
 pub(crate) struct Savefile<S: Sink> {
     extract: Extract<S>,
-    /// Those with packets so far, by message; their numbers.
+    /// The interfaces that have packets so far, by message, with their numbers.
     interfaces: HashMap<Vec<u8>, (u32, Interface)>,
     pub(crate) packets: u64,
 }

@@ -1,11 +1,13 @@
 //! The `wirecap-archive` command: SQL and packet search over recordings in a directory or in object storage.
 //!
-//! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are read through
-//! `wirecap-index`, the code that `wirecap find` uses: the index excludes segments and their pieces, such as Zstandard frames,
-//! and only the others are read. [`upload`] copies segments from a sensor's disk to the archive.
+//! DataFusion is the query engine, `object_store` the storage. The tables [`flows` and `packets`](table) are
+//! read through `wirecap-index`, the code that `wirecap find` uses: the index excludes segments that cannot
+//! match and, in the remaining segments, pieces (such as Zstandard frames) that cannot match. Only the
+//! remaining pieces are read. [`upload`] copies segments from a sensor's disk to the archive.
 //!
-//! Ballista runs the same plans on several machines: a [`cluster`]'s client sends logical plans to the [`scheduler`], and that
-//! one sends the parts of physical plans to [`executor`]s. The [`codec`] makes messages of the tables and scans.
+//! Ballista runs the same plans on several machines: the client of a [`cluster`] sends logical plans to the
+//! [`scheduler`], and the scheduler sends the parts of physical plans to [`executor`]s. The [`codec`] makes
+//! messages of the tables and scans.
 
 mod cache;
 mod cluster;

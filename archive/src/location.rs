@@ -111,7 +111,7 @@ impl Archive {
         }
     }
 
-    /// The store from which segments are read whose names are known, after a look at whether there is an archive.
+    /// The store for reading segments whose names are known. Checks first that the archive can be read.
     pub(crate) async fn reach(&self, cache: &CacheOptions) -> Result<Arc<dyn Storage>, Failure> {
         match &self.place {
             Place::Directory(directory) => {
@@ -197,10 +197,10 @@ fn list_directory(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), (Pat
 /// Segments in object storage.
 struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// What a listing says of objects; of others the store is asked.
+    /// What a listing reports about objects. Without a listing, the store is asked about each object.
     objects: HashMap<PathBuf, ObjectMeta>,
     cache: Option<Cache>,
-    /// The first bytes of segments, which tell their compression.
+    /// The first bytes of segments, which identify their compression.
     heads: Mutex<HashMap<PathBuf, Vec<u8>>>,
     runtime: Handle,
 }
@@ -233,7 +233,7 @@ impl Objects {
         })
     }
 
-    /// What the store knows of an object.
+    /// The metadata of an object: size, time and version.
     fn metadata(&self, path: &Path) -> Result<ObjectMeta, Without> {
         match self.objects.get(path) {
             Some(object) => Ok(object.clone()),
@@ -245,7 +245,7 @@ impl Objects {
         }
     }
 
-    /// Fetches an index; its bytes, too.
+    /// Fetches an index. Returns its table and its bytes.
     fn fetch(&self, index: &ObjectMeta) -> Result<(Table, Bytes), Without> {
         let get = async { self.store.get(&index.location).await?.bytes().await };
         let bytes = match self.runtime.block_on(get) {

@@ -19,7 +19,7 @@ impl Log for Printer {
     fn flush(&self) {}
 }
 
-/// Prints warnings and errors from now on, or also Ballista's messages.
+/// Prints warnings and errors from now on; if `is_verbose`, also Ballista's other messages.
 pub(crate) fn start(is_verbose: bool) {
     // It is set once in this process.
     if ::log::set_logger(&Printer).is_ok() {

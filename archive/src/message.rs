@@ -1,6 +1,6 @@
-//! What the processes of a cluster send each other about tables and scans, as Protocol Buffers.
+//! Messages between the processes of a cluster about tables and scans, as Protocol Buffers.
 //!
-//! Both ends must be of the same version: [`decode`] rejects what another one has written.
+//! Both ends must be of the same version: [`decode`] rejects messages of other versions.
 
 use std::ffi::OsString;
 use std::net::{AddrParseError, IpAddr};
@@ -21,9 +21,10 @@ use crate::scan::Job;
 use crate::search::Wanted;
 use crate::segment::Segment;
 
-/// No message of Ballista or DataFusion begins with it: fields have no number 0.
+/// The first bytes of a message. No message of Ballista or DataFusion begins with them: fields have no number
+/// 0.
 const MAGIC: &[u8] = b"\0wirecap";
-/// The version of the messages below; to be raised with each change.
+/// The version of the messages below. Increment it with each change.
 const FORMAT: u32 = 4;
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -105,7 +106,7 @@ pub(crate) struct WantedMessage {
     conditions: Vec<ConditionMessage>,
 }
 
-/// Flows have one of these.
+/// A condition of a query: matching flows have at least one of these ends.
 #[derive(Clone, PartialEq, Message)]
 struct ConditionMessage {
     #[prost(message, repeated, tag = "1")]
@@ -476,7 +477,7 @@ mod tests {
         let mut buffer = Vec::new();
         encode(table(), &mut buffer);
         for length in MAGIC.len() + 1..buffer.len() {
-            // A message that ends between fields is valid, and lacks some.
+            // A message that ends between two fields is valid, and lacks the later ones.
             if let Ok(Some(Content::Table(table))) = decode(&buffer[..length], "the scheduler") {
                 let _wanted = table.wanted.map(Wanted::try_from);
             }

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 use crate::location::{Archive, Listing};
 use crate::log;
 
-/// Bytes of a thread's stack; plans are trees.
+/// Bytes of a thread's stack; plans are trees, which are processed by recursion.
 const STACK_BYTES: usize = 32 << 20;
 
 /// Runs a process of a cluster until it ends. `is_verbose` prints Ballista's log, not only its warnings and errors.
@@ -68,7 +68,7 @@ impl Node {
         }
     }
 
-    /// The store of an archive, for a thread that may wait.
+    /// The store of an archive, for a thread that may block.
     pub(crate) fn storage(&self, archive: &str) -> Result<Arc<dyn Storage>> {
         let reached = || self.reached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = reached().get(archive) {

@@ -1,8 +1,8 @@
 //! The part of a query plan that reads segments or their indexes.
 //!
-//! Its input are the jobs, rows that name the segments and pieces to be read. They are divided into partitions, which may be
-//! read by different threads, or by different machines of a cluster: Ballista divides a stage by the partitions of its leaves,
-//! which must be of its own kinds.
+//! Its input is the jobs: rows that name the segments and pieces to be read. They are divided into
+//! partitions, which may be read by different threads, or by different machines of a cluster: Ballista
+//! divides a stage by the partitions of the stage's leaves, which must be plans that Ballista knows.
 
 use std::error::Error;
 use std::fmt;
@@ -94,7 +94,7 @@ pub(crate) struct Scan {
     schema: SchemaRef,
     /// What `EXPLAIN` shows.
     details: String,
-    /// Segments that could not be read when the query was planned, which the user has not been told.
+    /// Segments that could not be read when the query was planned, and that were not reported to the user.
     faults: Vec<(String, String)>,
     jobs: Arc<dyn ExecutionPlan>,
     properties: Arc<PlanProperties>,
@@ -322,7 +322,8 @@ impl Part {
         self.reading.watch.is_stopped() || output.tx.is_closed()
     }
 
-    /// Names a segment that cannot be read completely to the user: here, and where the metrics are read.
+    /// Reports a segment that cannot be read completely: to this process's user, and as a metric, which the
+    /// client of a cluster reads.
     fn faulty(&self, segment: &str, reason: String) {
         MetricBuilder::new(&self.metrics)
             .counter(format!("{FAULT}{segment}\0{reason}"), self.partition)
@@ -330,7 +331,8 @@ impl Part {
         self.reading.watch.faulty_because(segment, reason);
     }
 
-    /// Reads the pieces of a segment up to the first that is damaged; returns whether more rows are wanted.
+    /// Reads the pieces of a segment up to the first that is damaged; returns whether the receiver accepts
+    /// more rows.
     fn read_packets(
         &self,
         job: &Job,

@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::node::{self, Node};
 use crate::pcap_filter::PcapFilter;
 
-/// The time after which an executor is lost: at least two heartbeats.
+/// The range of `--executor-timeout`: at least two heartbeats.
 const TIMEOUTS: RangeInclusive<Duration> = Duration::from_secs(10)..=Duration::from_secs(86_400);
 
 /// Plan the queries of clients and distribute them to executors

@@ -21,7 +21,7 @@ pub(crate) struct Wanted {
     pub(crate) between: Option<Between>,
     pub(crate) from: Option<u64>,
     pub(crate) to: Option<u64>,
-    /// From the conditions of a SQL query: of each, flows have one.
+    /// From the conditions of a SQL query: matching flows have at least one of the ends of each condition.
     pub(crate) ends: Vec<Vec<Ends>>,
 }
 

@@ -38,13 +38,14 @@ pub(crate) fn sensor(text: &str) -> Result<String, String> {
     {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "invalid name of a sensor {text:?}: expected at most {SENSOR_BYTES_MAX} letters, digits, '.', '_' and '-', the first not '.'"
+            "invalid name of a sensor {text:?}: expected 1 to {SENSOR_BYTES_MAX} letters, digits, '.', '_' and '-', the first not '.'"
         )),
     }
 }
 
 const SENSOR_BYTES_MAX: usize = 64;
-/// Bytes of a file's name in the layout at most: with times, digest and the index's extension less than the 255 of file systems.
+/// Maximum bytes of the original file's name in the name of a segment. With times, digest and the extension
+/// of the index, the whole name has fewer than the 255 bytes that file systems allow.
 const FILE_BYTES_MAX: usize = 160;
 /// Hexadecimal digits of the digest in a name.
 const DIGEST_DIGITS: usize = 16;
@@ -56,7 +57,7 @@ pub(crate) fn name(sensor: &str, (first, last): (u64, u64), digest: &str, file_n
     let hour = timestamp_s_to_datetime(seconds).unwrap_or_default().format("date=%Y-%m-%d/hour=%H");
     let is_known = |letter: &char| letter.is_ascii_alphanumeric() || matches!(letter, '.' | '_' | '-');
     let safe: String = file_name.chars().map(|letter| if is_known(&letter) { letter } else { '_' }).collect();
-    // The end of a name has the extension.
+    // The end of the name is kept, because it has the extension.
     let file_name = &safe[safe.len().saturating_sub(FILE_BYTES_MAX)..];
     format!("sensor={sensor}/{hour}/{first}-{last}-{}-{file_name}", &digest[..DIGEST_DIGITS])
 }

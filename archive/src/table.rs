@@ -31,7 +31,7 @@ use crate::{columns, ends, found};
 pub(crate) enum Kind {
     Flows,
     Packets,
-    /// The packets that are wanted, with all that a savefile of them needs.
+    /// The matching packets, with everything that a savefile of them needs.
     Found,
     /// The segments that may have such packets.
     Candidates,
@@ -100,7 +100,7 @@ pub(crate) struct ArchiveTable {
     kind: Kind,
     schema: SchemaRef,
     archive: Arc<str>,
-    /// Which packets, besides the conditions of a query.
+    /// Which packets, in addition to the conditions of a query.
     wanted: Wanted,
     planner: Planner,
 }
@@ -132,7 +132,7 @@ impl ArchiveTable {
         Ok(predicate.ok().filter(|predicate| !predicate.always_true()))
     }
 
-    /// What is wanted, with the filters of a query.
+    /// The search criteria, with the `pcap_filter` expressions of a query.
     fn wanted(&self, filters: &[Expr]) -> Result<Wanted> {
         let expressions: Vec<&str> = filters.iter().filter_map(pcap_filter::expression_of).collect();
         let expression = match expressions[..] {
@@ -171,7 +171,8 @@ impl ArchiveTable {
     }
 }
 
-/// The part to which work belongs before which there is other work: all parts have about the same number of bytes.
+/// The number of the part for work that follows `before` of the `total` bytes: all parts have about the same
+/// number of bytes.
 fn part_of(before: u64, total: u64, parts: usize) -> usize {
     let share = (total / parts as u64).max(1);
     usize::try_from(before / share).unwrap_or(usize::MAX).min(parts - 1)
@@ -212,7 +213,8 @@ fn split_pieces(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize)
     split
 }
 
-/// Divides the segments into parts: one that is damaged is read up to the damage, in the order of `find` on one machine.
+/// Divides the segments, but not their pieces, into parts: a damaged segment is read up to the damage, in the
+/// order of `find` on one machine.
 fn split_segments(planned: Vec<(usize, Planned)>, listing: &Listing, parts: usize) -> Vec<Vec<Job>> {
     let total = bytes_of(&planned);
     let mut split: Vec<Vec<Job>> = (0..parts).map(|_| Vec::new()).collect();
@@ -339,7 +341,7 @@ impl TableProvider for ArchiveTable {
             Some(columns) => Arc::new(self.schema.project(columns)?),
             None => Arc::clone(&self.schema),
         };
-        // Here the user was told already.
+        // If the query is planned here, the faults were already reported to the user.
         let faults = match self.planner {
             Planner::Here(..) => Vec::new(),
             _ => watch.faults(),

@@ -23,9 +23,9 @@ use crate::failure::Failure;
 use crate::location::Archive;
 use crate::pace::{Pace, Stop, Stopped};
 
-/// Bytes of a part of an upload, unless a file has too many of them; S3 requires 5 MiB.
+/// Bytes of a part of an upload, unless a file would have too many parts; S3 requires at least 5 MiB.
 const PART_BYTES: u64 = 8 << 20;
-/// S3 and Google Cloud Storage take 10,000.
+/// Maximum number of parts; S3 and Google Cloud Storage allow 10,000.
 const PARTS_MAX: u64 = 9000;
 /// Number of parts sent at the same time. With the part that is being filled, they bound the memory.
 const PARTS_AT_ONCE: usize = 2;
@@ -108,7 +108,8 @@ impl Content {
     }
 }
 
-/// The next bytes of a file; none at its end. They do not stay in the page cache, where a capture's files have more use for it.
+/// The next bytes of a file; none at its end. They are dropped from the page cache, which the files of a
+/// capture need more.
 fn read_at(file: &File, offset: u64) -> io::Result<Vec<u8>> {
     let mut chunk = vec![0; READ_BYTES as usize];
     let mut filled = 0;
@@ -152,7 +153,7 @@ fn part_bytes(bytes: u64) -> u64 {
 pub(crate) struct Target {
     store: Arc<dyn ObjectStore>,
     prefix: Key,
-    /// The archive, if it is one.
+    /// The directory of the archive, if it is not in object storage.
     directory: Option<PathBuf>,
     pace: Pace,
     stop: Stop,
@@ -258,8 +259,8 @@ impl Target {
         Ok(hexadecimal(hasher) == content.digest)
     }
 
-    /// In a directory, writes a file and its parent directories to the disk, from which the file is then read back.
-    /// Object stores have done so when they answer.
+    /// In a directory, writes a file and its parent directories to the disk, from which the file is then read
+    /// back. An object store has stored the object before it answers.
     async fn persist(&self, name: &str) -> Result<(), Trouble> {
         let Some(directory) = self.directory.clone() else { return Ok(()) };
         let path = directory.join(name);

@@ -28,7 +28,8 @@ use crate::watch::Watch;
 const LOOK: Duration = Duration::from_secs(5);
 /// Time after an error of the archive until the next attempt.
 const RETRY: Duration = Duration::from_secs(30);
-/// With `--watch`, a younger segment without an index is left to the capture, which may be writing the index.
+/// With `--watch`, a segment younger than this without an index is left to the capture, which may be writing
+/// the index.
 const INDEX_AGE: Duration = Duration::from_secs(60);
 /// Consecutive errors of the archive that end a round: an archive that does not answer delays each attempt.
 const STORAGE_ERRORS_MAX: usize = 3;
@@ -176,7 +177,7 @@ struct Sums {
     uploaded_bytes: u64,
     existed: u64,
     removed: u64,
-    /// At the last look.
+    /// In the latest scan of the directory.
     not_complete: u64,
 }
 
@@ -336,8 +337,9 @@ impl Upload<'_> {
             };
             self.target.put(name, path, content, &show).await
         };
-        // An index is in the archive only if its segment was read back, so a segment that stays on the sensor need not be read
-        // back again. Its index must be: a kill may have come before it was read back.
+        // An index is in the archive only if its segment was read back, so a segment that stays on the sensor
+        // need not be read back again. The index must be read back: an earlier upload may have been killed
+        // before it did so.
         let sizes = (self.target.bytes(&name).await?, self.target.bytes(&index_name).await?);
         let is_known = sizes == (Some(of_segment.bytes), Some(of_index.bytes)) && !self.arguments.remove;
         let had_segment = is_known || self.target.is_there(&name, &of_segment).await?;
@@ -355,7 +357,7 @@ impl Upload<'_> {
             // In the reverse order, a kill in between would leave an index without a segment.
             let removed = wirecap_index::remove(path).and_then(|()| fs::remove_file(path));
             removed.map_err(|error| {
-                Trouble::File(format!("it is in the archive, and cannot be removed here: {error}"))
+                Trouble::File(format!("it is in the archive, but cannot be removed here: {error}"))
             })?;
         }
         Ok(match had_segment && had_index {

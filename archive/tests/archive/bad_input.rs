@@ -119,7 +119,7 @@ fn packets_of_sensors_with_different_clocks_are_found_by_their_recorded_times() 
     let found = folder.path().with_extension("found.pcapng");
     let run_found = run(&["find", "-a", archive, "-w", found.to_str().unwrap()]);
     assert!(run_found.is_success, "{}", run_found.said);
-    // Packets of one time are in the order of their segments, and this sort is stable.
+    // Packets with the same time are in the order of their segments, and this sort is stable.
     assert!(read(&found) == expected);
     fs::remove_file(found).unwrap();
     for (from, to) in [(118, 126), (60, 66), (7320, 7321), (0, 60)] {

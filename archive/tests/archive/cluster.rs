@@ -50,7 +50,7 @@ impl Process {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a line that contains `text`, of those after the first `skip`.
+    /// Waits for a line of standard error that contains `text`, after the first `skip` lines.
     pub(crate) fn wait_for(&mut self, text: &str, skip: usize) -> String {
         let begun = Instant::now();
         loop {
@@ -95,7 +95,8 @@ impl Drop for Process {
     }
 }
 
-/// A port that is free, and whose next one is free. No connection gets it from the kernel: it is below the local ports.
+/// The first of two consecutive free ports. The kernel assigns neither to a connection: they are below the
+/// range of local ports (`ip_local_port_range`).
 fn free_ports() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 20_000 + (std::process::id() % 5000) as u16 * 2;
@@ -253,7 +254,7 @@ fn a_cluster_gives_the_rows_and_the_savefiles_of_one_machine() {
         assert!(remote.is_success, "{arguments:?}: {}\n{}", remote.said, cluster.log());
         let [local_bytes, remote_bytes] = [&here, &there].map(|path| fs::read(path).unwrap());
         assert!(local_bytes == remote_bytes, "{arguments:?}: the savefiles differ");
-        // What is read differs only in its time.
+        // The last lines differ only in the duration.
         let found = |said: &str| said.rsplit_once(" in ").unwrap().0.lines().last().unwrap().to_owned();
         assert_eq!(found(&local.said), found(&remote.said), "{arguments:?}");
         for option in ["--count", "--list"] {
@@ -309,7 +310,7 @@ fn a_cluster_names_the_segments_that_it_cannot_read() {
         assert!(remote.said.contains("one segment could not be read completely"), "{}", remote.said);
         assert!(!remote.output.is_empty(), "the other segments are in the result");
     }
-    // Up to the damage, the same packets.
+    // Both savefiles have the same packets, up to the damage.
     let files = ["here.pcapng", "there.pcapng"].map(|name| recordings.folder.path().with_extension(name));
     let base = ["find", "-a", recordings.archive(), "-w"];
     run(&[&base[..], &[files[0].to_str().unwrap()]].concat());
@@ -360,7 +361,7 @@ fn each_process_reads_an_archive_in_s3_with_its_own_credentials() {
 }
 
 #[test]
-fn each_error_of_a_cluster_says_what_is_wrong() {
+fn each_error_of_a_cluster_names_its_cause() {
     let recordings = Recordings::new();
     let archive = recordings.archive();
     let statement = "SELECT count(*) FROM packets";
@@ -517,7 +518,7 @@ fn a_query_survives_the_death_of_an_executor_or_ends_with_an_error() {
         cluster.add(&[]);
     }
     println!("{finished} of {KILLS} queries finished, {count} packets");
-    // Afterwards the cluster answers.
+    // Afterwards, the cluster still answers queries.
     assert_eq!(cluster.sorted(archive, "SELECT count(*) FROM packets"), [count.to_string()]);
     for path in [local, remote, folder.path().with_extension("result.csv")] {
         let _none = fs::remove_file(path);

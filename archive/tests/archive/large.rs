@@ -19,7 +19,7 @@ const SENSORS: u64 = 100;
 /// Bytes of a frame, and those of them that do not compress.
 const FRAME_BYTES: usize = 1000;
 const RANDOM_BYTES: usize = 100;
-/// Bytes of a segment before compression, if there are enough.
+/// Bytes of a segment before compression, if the archive is large enough.
 const SEGMENT_BYTES: f64 = 62.5e6;
 /// The flow that one sensor has seen in one hour.
 const FLOW: &str = "10.255.0.1.40000:10.255.0.2.443";
@@ -206,7 +206,7 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     );
     println!("made in {:.1} s\n", begun.elapsed().as_secs_f64());
     let stored_bytes = archive.stored_bytes + archive.index_bytes;
-    // 8 GB of 50. Small segments have indexes of relatively more bytes.
+    // At most 8 GB for 50 GB of packets. A small archive is not checked: its indexes are relatively larger.
     assert!(!is_large || stored_bytes <= archive.bytes * 8 / 50);
     println!(
         "question,seconds,CPU seconds,MB read,% of the packets,% of the stored bytes,MB of packets/s,MB of packets/s of CPU"
@@ -235,7 +235,7 @@ fn a_question_about_one_flow_reads_little_of_a_large_archive() {
     assert_eq!(row(&sql), expected);
     show("sql, one flow, packets", &sql);
     for measured in [&find, &sql] {
-        // An archive of a few packets consists of indexes.
+        // Most bytes of a small archive are those of indexes.
         let allowed = if is_large { 0.01 } else { 1.0 };
         let share = measured.read_bytes as f64 / archive.bytes as f64;
         assert!(share < allowed, "{:.2} % of the bytes: {}", share * 100.0, measured.said);

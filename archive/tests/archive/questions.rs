@@ -20,7 +20,7 @@ use crate::recordings::{Random, run, tcpdump};
 
 /// Questions of each kind.
 const QUESTIONS: usize = 100;
-/// Choices of two packets, of which many are no basis of a new question.
+/// Maximum number of choices of two packets: many choices do not result in a new question.
 const ATTEMPTS_MAX: u32 = 100_000;
 /// Packets of each trace: its first ones, so that each application has its share.
 const PACKETS_OF_TRACE: usize = 60;
@@ -120,8 +120,8 @@ impl Archive {
         Some(text.lines().map(|line| Fields(line.split('\t').collect()).shown()).collect())
     }
 
-    /// What tshark shows of a packet, and what it does not show, see [`Shown::is_complete`], according to the packet's row.
-    /// tcpdump confirms that the packet has these values.
+    /// The packet as tshark shows it. Values that tshark does not show, see [`Shown::is_complete`], come from
+    /// the packet's row; tcpdump confirms that the packet has them.
     fn completed(&self, place: usize, shown: Dissected, row: &Dissected) -> Dissected {
         let mut all = shown.clone();
         let mut terms = Vec::new();
@@ -194,9 +194,10 @@ const TSHARK_LENGTH_MAX: u32 = i32::MAX as u32;
 /// A packet as tshark shows it.
 struct Shown {
     packet: Dissected,
-    /// tshark shows no fields of a header that it rejects, such as one of IPv4 with the version 5 or one of TCP with 16 bytes,
-    /// and no length above [`TSHARK_LENGTH_MAX`]. The language of filters does not look at versions and lengths of headers,
-    /// and the columns are what filters see. So tshark does not answer this question, and tcpdump does.
+    /// tshark shows no fields of a header that it rejects, such as one of IPv4 with the version 5 or one of
+    /// TCP with 16 bytes, and no length above [`TSHARK_LENGTH_MAX`]. tcpdump's filters do not check versions
+    /// and lengths of headers, and the columns have the values that filters see. So tcpdump answers this
+    /// question instead of tshark.
     is_complete: bool,
 }
 
@@ -226,7 +227,8 @@ impl<'a> Fields<'a> {
 
     fn shown(&self) -> Shown {
         let protocols = self.first("frame.protocols").unwrap();
-        // The headers of a tunnelled packet follow, perhaps with tags of their own.
+        // Only the outer VLAN tags are read. Further along, `protocols` may list the headers of a tunnelled
+        // packet, which may have tags of their own.
         let mut rest = protocols.strip_prefix("eth:ethertype").unwrap_or_default();
         let is_tagged = rest.starts_with(":vlan");
         let mut ether_type = self.number("eth.type");
@@ -324,7 +326,7 @@ fn read_packets(trace: &Path, packets: &mut Vec<Packet>) {
     }
 }
 
-/// Writes packets into a pcapng file, compressed if its extension says so.
+/// Writes packets into a pcapng file, compressed if its extension is that of a compression.
 fn save(path: &Path, packets: &[Packet]) {
     fn write<S: wirecap_savefile::Sink>(sink: S, packets: &[Packet]) {
         let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
@@ -490,7 +492,7 @@ fn sql_selects_the_packets_that_tshark_shows() {
     let Some(archive) = Archive::new() else { return };
     let Some(shown) = archive.dissected() else { return };
     assert_eq!(shown.len(), archive.packets.len());
-    // Each packet of its own first: a wrong column is named here.
+    // First, each packet separately: a wrong column is reported here.
     let rows = archive.sql(&format!("SELECT {COLUMNS} FROM packets ORDER BY segment, number"));
     assert_eq!(rows.len(), shown.len());
     let (mut dissected, mut differences, mut incomplete) = (Vec::new(), Vec::new(), 0);

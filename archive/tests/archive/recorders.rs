@@ -119,7 +119,8 @@ fn three_recorders_upload_while_they_record_and_one_upload_is_killed_repeatedly(
     for kill in 1..=kills {
         let before = there();
         let mut upload = watch(&server, &sensors[0], "lab-1");
-        // Every second upload is killed at any moment, also before it has begun; the others while they continue.
+        // Every second upload is killed at any moment, also before it has sent anything; the others after
+        // they have sent something.
         let deadline = Instant::now() + UPLOAD_MAX;
         while kill % 2 == 0 && there() == before && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(20));

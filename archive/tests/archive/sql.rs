@@ -124,7 +124,7 @@ fn flows_sum_up_to_the_packets() {
         ))
     };
     assert_eq!(of("flows", "sum(packets)"), of("packets", "count(*)"));
-    // Of these conditions indexes read only the rows that may match.
+    // For these conditions, only the rows of an index that may match are read.
     let cases: &[Case] = &[
         ("src_addr = '10.0.0.7'", |p| p.source.as_deref() == Some("10.0.0.7")),
         ("'fd00::5' IN (src_addr, dst_addr)", |p| {
@@ -250,7 +250,7 @@ fn names_in_the_layout_exclude_segments_without_their_indexes() {
         let path = folder.path().join(&name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         record(&path, &packets);
-        // A damaged index would be noticed if it was read.
+        // The index is damaged and excludes nothing: only the names exclude segments.
         std::fs::write(wirecap_index::index_path(&path), "not an index").unwrap();
         names.push(name);
     }

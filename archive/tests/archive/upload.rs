@@ -266,7 +266,7 @@ fn a_directory_as_archive_has_the_layout_and_gives_the_same_answers() {
 }
 
 #[test]
-fn only_what_was_read_back_correctly_is_removed_here() {
+fn only_segments_that_were_read_back_correctly_are_removed_here() {
     let (_root, archive, server) = bucket();
     let mut spool = Spool::new(1, 3);
     spool.add("z_large.pcapng", 150, LARGE);
@@ -424,7 +424,7 @@ fn without_permissions_files_are_reported_and_stay() {
     }
     let (status, said) = as_other_user();
     assert_eq!(status, Some(1), "{said}");
-    assert!(said.contains("it is in the archive, and cannot be removed here: Permission denied"), "{said}");
+    assert!(said.contains("it is in the archive, but cannot be removed here: Permission denied"), "{said}");
     assert!(said.contains("2 segments are not in the archive or are still here"), "{said}");
     assert_eq!(spool.files().len(), 4);
     assert!(run(&arguments).is_success);
@@ -457,7 +457,7 @@ fn watch_uploads_segments_when_they_are_complete_until_sigterm() {
 }
 
 #[test]
-fn sigterm_ends_an_upload_in_the_middle_of_a_segment_and_leaves_nothing_half() {
+fn sigterm_ends_an_upload_in_the_middle_of_a_segment_and_leaves_no_partial_segment() {
     let mut spool = Spool::new(1, 0);
     spool.add("large.pcapng", 1, LARGE);
     let archive = tempfile::tempdir().unwrap();
@@ -479,7 +479,7 @@ fn sigterm_ends_an_upload_in_the_middle_of_a_segment_and_leaves_nothing_half() {
 }
 
 #[test]
-fn the_rate_limits_what_is_sent_and_read_back() {
+fn the_rate_limits_the_bytes_that_are_sent_and_read_back() {
     let mut spool = Spool::new(1, 0);
     let path = spool.add("large.pcapng", 1, LARGE / 16);
     assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
@@ -489,7 +489,7 @@ fn the_rate_limits_what_is_sent_and_read_back() {
     let begun = Instant::now();
     let run = run(&[&arguments[..], &["--rate", "1M"]].concat());
     assert!(run.is_success, "{}", run.said);
-    // The upload waits for all bytes but the last, which are the index, read back.
+    // The upload waits for all bytes except the last ones: those of the index when it is read back.
     let waited_for = 2 * bytes - fs::metadata(index_path(&path)).unwrap().len();
     let seconds = waited_for as f64 / f64::from(1 << 20);
     assert!(seconds > 2.0 && begun.elapsed().as_secs_f64() >= seconds, "{:?}", begun.elapsed());

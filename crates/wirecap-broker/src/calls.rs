@@ -51,7 +51,9 @@ pub(crate) fn forbidden(code: &[u8]) -> Option<String> {
             _ if !CALL.contains(&opcode) => None,
             _ if source == TO_HELPER && HELPERS.iter().any(|helper| *helper as i32 == constant) => None,
             _ if source == TO_KERNEL && device_clock() == Some(constant.cast_unsigned()) => None,
-            _ => Some(format!("a program that calls number {constant} of kind {source}")),
+            _ => Some(format!(
+                "a program with call {constant} of kind {source} (0: helper, 1: own function, 2: kernel function)"
+            )),
         }
     })
 }
@@ -85,7 +87,7 @@ mod tests {
         };
         let helper = Helper::MapLookup as i32;
         assert_eq!(forbidden(&insn(0x85, 0, helper)), None);
-        // Calls of a function of the program, of a kernel function, of an address, and in another class.
+        // Calls of a function of the program, of a kernel function, and of an address.
         for (opcode, source) in [(0x85, 1), (0x85, 2), (0x8d, 0)] {
             assert!(forbidden(&insn(opcode, source, helper)).is_some(), "{opcode:#x} {source}");
         }

@@ -139,7 +139,7 @@ impl Opener for Broker {
                 let memory = umem.memory().ok_or_else(|| {
                     io::Error::new(
                         io::ErrorKind::Unsupported,
-                        "the pool lies in memory that another process cannot share (is there a limit on the size of files?)",
+                        "another process cannot share the memory of the pool; check the limit on file sizes (ulimit -f)",
                     )
                 })?;
                 let (bytes, cell_bytes) = umem.sizes();
@@ -170,7 +170,7 @@ impl Opener for Broker {
         self.ask(&ask, &descriptors).map(|(answer, _)| answer)
     }
 
-    /// The broker has what this process had when it was started.
+    /// The broker has the privileges that this process had when it started the broker.
     fn has(&self, privilege: Privilege) -> bool {
         self.privileges.contains(&privilege)
     }

@@ -52,7 +52,7 @@ pub enum Landlocked {
     Not,
 }
 
-/// The newest rules that were tried.
+/// The newest version of Landlock's rules that was tested.
 const RULES: ABI = ABI::V5;
 
 impl Confinement {
@@ -62,9 +62,9 @@ impl Confinement {
         Self { user, writable, readable: SYSTEM.map(PathBuf::from).to_vec() }
     }
 
-    /// From now on this thread, and those that it makes, have no capability, no way to get one (`no_new_privs`), the user's
-    /// numbers, no file but those named, and no system call but those that a recording needs. To be called before any other
-    /// thread is made. It cannot be undone.
+    /// From now on this thread, and those that it makes, have no capability, no way to get one
+    /// (`no_new_privs`), the user's IDs, no file but those named, and no system call but those that a
+    /// recording needs. To be called before any other thread is made. It cannot be undone.
     ///
     /// # Errors
     ///

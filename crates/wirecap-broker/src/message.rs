@@ -34,8 +34,8 @@ impl User {
         Ok(Self { name: entry.name, uid: entry.uid.as_raw(), gid: entry.gid.as_raw() })
     }
 
-    /// The owner of a file or directory. An owner who is not in the system's list of users has its number as name, and the
-    /// group of the file.
+    /// The owner of a file or directory. If the owner is not in the system's list of users, the name is the
+    /// owner's number, and the group is that of the file.
     ///
     /// # Errors
     ///
@@ -55,17 +55,18 @@ impl User {
 pub struct Terms {
     /// The interfaces that programs may be attached to.
     pub interfaces: Vec<String>,
-    /// The user as whom the command is run.
+    /// The command runs as this user.
     pub user: User,
     /// The directory that paths given to the command must be in.
     pub directory: PathBuf,
     /// The command that the broker runs on request, with a path as the last argument.
     pub command: Option<Vec<String>>,
-    /// Sockets that the broker removes when the unprivileged process has ended, which may remove nothing in their directories.
+    /// Sockets that the broker removes when the unprivileged process has ended; that process has no
+    /// permission to remove them.
     pub sockets: Vec<PathBuf>,
 }
 
-/// The maximum length of a message: a program of a million instructions, and a reserve.
+/// Maximum bytes of a message: a program of a million instructions, and a reserve.
 pub(crate) const BYTES_MAX: usize = 16 << 20;
 /// The maximum number of descriptors of a message: the kernel passes at most 253.
 pub(crate) const DESCRIPTORS_MAX: usize = 64;

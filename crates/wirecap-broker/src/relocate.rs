@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_are_named_by_their_place_on_the_way() {
+    fn map_descriptors_become_positions_and_then_descriptors_of_the_other_process() {
         let code = [
             insn(LOAD_CONSTANT, 1, 7),
             insn(0, 0, 0),

@@ -58,8 +58,8 @@ pub fn serve(socket: impl Into<OwnedFd>) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a socket that no process listens to. In a directory where sockets are made only by processes that hold `.lock`,
-/// none can be between its bind(2) and its listen(2) then.
+/// Removes a socket that no process listens to. If processes create sockets in the directory only while they
+/// hold `.lock`, this function's lock ensures that no process is between bind(2) and listen(2).
 fn remove_dead(socket: &Path) -> io::Result<()> {
     let _turn = match File::open(socket.with_file_name(".lock")) {
         Ok(lock) => lock.lock().map(|()| Some(lock))?,
@@ -158,7 +158,9 @@ impl Server {
                 let entry = u64::from(*key_bytes) + u64::from(*value_bytes);
                 match entry.saturating_mul((*max_entries).into()) <= MAP_BYTES_MAX {
                     true => Ok(()),
-                    false => refuse(format!("a map of {max_entries} entries of {entry} bytes")),
+                    false => {
+                        refuse(format!("a map of {max_entries} entries of {entry} bytes, more than 1 GiB"))
+                    }
                 }
             }
             Ask::Program { program_type, .. } if !PROGRAM_TYPES.contains(program_type) => {
@@ -168,7 +170,7 @@ impl Server {
                 refuse(format!("a program of {} bytes", code.len()))
             }
             Ask::Program { log_bytes, .. } if *log_bytes > LOG_BYTES_MAX => {
-                refuse(format!("a log of {log_bytes} bytes"))
+                refuse(format!("a log of {log_bytes} bytes, more than 8 MiB"))
             }
             Ask::Program { code, .. } => forbidden(code).map_or(Ok(()), refuse),
             Ask::Tracepoint { name } if name != TRACEPOINT => {
@@ -193,8 +195,9 @@ impl Server {
         self.ifindexes.contains(&ifindex) || is_named() == Some(true)
     }
 
-    /// With maps of other programs their contents could be changed, and with links of other interfaces their program.
-    /// A program can only be read.
+    /// With a descriptor of another program's map, the process that sends the requests could change the map's
+    /// contents; with one of another interface's link, it could replace that interface's program. A
+    /// descriptor of a program permits only reading.
     fn allows_object(&self, kind: Kind, id: u32) -> bool {
         match kind {
             Kind::Map => Map::by_id(id).is_ok_and(|map| map.name().starts_with(MAPS)),
@@ -214,7 +217,10 @@ impl Server {
             |rest: &Path| rest.components().all(|component| matches!(component, Component::Normal(_)));
         match within {
             Ok(rest) if is_plain(rest) => Ok(()),
-            _ => refuse(format!("the command for {}, which is outside its directory", path.display())),
+            _ => refuse(format!(
+                "the command for {}, which is outside the recording's directory",
+                path.display()
+            )),
         }
     }
 
@@ -269,7 +275,8 @@ impl Server {
                 Direct.open(Request::LinkUpdate { link, program })
             }
             Ask::ById { kind, id } if !self.allows_object(kind, id) => {
-                // The answer is that of an object that is gone, which every reader of all objects must expect.
+                // The answer is that of an object that is gone; a process that reads all objects must expect
+                // it.
                 Err(io::Error::from_raw_os_error(libc::ENOENT))
             }
             Ask::ById { kind, id } => Direct.open(Request::ById { kind: kind.into(), id }),

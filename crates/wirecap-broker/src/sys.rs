@@ -38,8 +38,8 @@ impl Shared {
 
     /// This memory, as the UMEM of `socket`.
     pub(crate) fn as_umem<'a>(&self, socket: BorrowedFd<'a>, cell_bytes: u32) -> Umem<'a> {
-        // SAFETY: the kernel writes to pages of the file, of which this process uses none; it keeps them when the
-        // mapping is gone. The requesting process guarantees the same for its mapping.
+        // SAFETY: the kernel writes to pages of the file, of which this process uses none; the kernel keeps
+        // the pages when the mapping is gone. The requesting process guarantees the same for its mapping.
         unsafe { Umem::new(socket, None, self.base as u64, self.bytes as u64, cell_bytes) }
     }
 }

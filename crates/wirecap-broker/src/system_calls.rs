@@ -44,7 +44,7 @@ const ALLOWED_BY_OLD_NAMES: &[(i64, &str)] = &calls! {
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_BY_OLD_NAMES: &[(i64, &str)] = &[];
 
-/// Calls that are refused, by their names for the message.
+/// Calls that are refused, and whose names are printed.
 #[rustfmt::skip]
 const OFTEN_REFUSED: &[(i64, &str)] = &calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_mount SYS_umount2 SYS_setns SYS_unshare SYS_chroot SYS_pivot_root SYS_setuid SYS_setgid
@@ -54,7 +54,7 @@ const OFTEN_REFUSED: &[(i64, &str)] = &calls! {
     SYS_vmsplice SYS_open_by_handle_at SYS_seccomp
 };
 
-/// The name of a call, such as `openat`, if it is in the list above.
+/// The name of a call, such as `openat`, if it is in one of the lists above.
 pub(crate) fn name(number: i64) -> Option<&'static str> {
     let known = [OFTEN_REFUSED, ALLOWED, ALLOWED_BY_OLD_NAMES].into_iter().flatten();
     known.clone().find(|(call, _)| *call == number).map(|(_, name)| &name["SYS_".len()..])
@@ -64,7 +64,9 @@ pub(crate) fn name(number: i64) -> Option<&'static str> {
 pub(crate) fn refuse_others() -> io::Result<()> {
     let rules: BTreeMap<i64, Vec<_>> =
         [ALLOWED, ALLOWED_BY_OLD_NAMES].into_iter().flatten().map(|(call, _)| (*call, Vec::new())).collect();
-    let failed = |error: &dyn std::fmt::Display| io::Error::other(format!("the system-call filter: {error}"));
+    let failed = |error: &dyn std::fmt::Display| {
+        io::Error::other(format!("cannot apply the system-call filter: {error}"))
+    };
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let filter = SeccompFilter::new(rules, SeccompAction::Trap, SeccompAction::Allow, architecture)
         .map_err(|error| failed(&error))?;

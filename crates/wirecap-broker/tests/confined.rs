@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 
 fn try_it() {
     if !geteuid().is_root() {
-        skip::skip("root");
+        skip::skip("dropping permissions needs root");
         return;
     }
     let directory = env::temp_dir().join(format!("wirecap-confined-{}", std::process::id()));
@@ -55,7 +55,7 @@ fn try_it() {
 /// Fails because of a missing permission.
 #[track_caller]
 fn assert_denied<T>(what: &str, outcome: io::Result<T>) {
-    let error = outcome.err().unwrap_or_else(|| panic!("{what} went well"));
+    let error = outcome.err().unwrap_or_else(|| panic!("{what} was permitted"));
     assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{what}: {error}");
 }
 
@@ -67,7 +67,7 @@ fn confined(directory: &Path) {
     assert!(geteuid().is_root());
     assert_eq!(User::owner_of(directory).unwrap().uid, UID);
     let landlocked = Confinement::recording(user, Some(directory)).enter().unwrap();
-    // What it needs.
+    // The permissions that a recording needs.
     File::create(directory.join("a")).unwrap().write_all(b"packets").unwrap();
     fs::rename(directory.join("a"), directory.join("b")).unwrap();
     assert_eq!(fs::read(directory.join("b")).unwrap(), b"packets");
@@ -75,7 +75,7 @@ fn confined(directory: &Path) {
     assert!(fs::read_to_string("/proc/self/status").unwrap().contains("NoNewPrivs:\t1"));
     std::thread::spawn(|| assert_eq!(geteuid().as_raw(), UID)).join().unwrap();
     // Calls that the process does not need.
-    assert_denied("a file beside the directory", File::create(&outside));
+    assert_denied("a file outside the directory", File::create(&outside));
     if landlocked == Landlocked::Not {
         skip::skip_on_this_machine("this kernel has no Landlock");
     } else {
@@ -85,7 +85,7 @@ fn confined(directory: &Path) {
     assert_denied("another program in this process", Err::<(), _>(Command::new("/bin/true").exec()));
     // The process between fork(2) and execve(2) has no handler of SIGSYS, and is ended by it.
     let status = Command::new("/bin/true").status();
-    assert!(!status.is_ok_and(|status| status.success()), "another program went well");
+    assert!(!status.is_ok_and(|status| status.success()), "another program was permitted");
     assert_denied("another user", become_root());
     assert_denied("a packet socket", packet_socket());
     // Sockets of other kinds are permitted, because they need no privilege.

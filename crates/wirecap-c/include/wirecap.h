@@ -186,8 +186,9 @@ int wirecap_group_set_chunk(wirecap_group *group, uint32_t cells);
 
 /*
  * R: chunks per pool. Every ring buffers R x M packets, even if the program does not read. Default: by link speed, up
- * to 512: all pools together take 64 MiB up to 1 Gbit/s, 256 MiB up to 10 Gbit/s and for virtual interfaces, 1 GiB at 100
- * Gbit/s, and an eighth of the memory of the machine or of the memory cgroup at most.
+ * to 512. All pools together take 64 MiB up to 1 Gbit/s and on virtual interfaces without a link (veth, tun), 256 MiB up
+ * to 10 Gbit/s and if the driver reports no speed, 1 GiB at 100 Gbit/s, and at most an eighth of the memory of the
+ * machine or of the memory cgroup.
  */
 int wirecap_group_set_pool(wirecap_group *group, uint32_t chunks);
 
@@ -207,7 +208,7 @@ int wirecap_group_set_basic(wirecap_group *group);
 int wirecap_group_set_advanced(wirecap_group *group, double threshold);
 
 /*
- * Advanced mode: buddies take over the rings of a worker that has not asked for a chunk for this long. Default 1 s.
+ * Advanced mode: buddies take over the rings of a worker that has not requested a chunk for this long. Default 1 s.
  */
 int wirecap_group_set_stuck_after(wirecap_group *group, uint64_t away_ns);
 
@@ -219,8 +220,8 @@ int wirecap_group_set_workers(wirecap_group *group, uint32_t count);
 
 /*
  * Engine xdp: keep this many cells posted to the kernel per ring, and add more as the backlog grows. Faster with large
- * pools. A ring then keeps this many packets at any rate, and R x M as long as no more than this arrive between two
- * checks of a library thread. Default: all cells are posted, without a thread.
+ * pools. A ring then keeps `cells` packets at any rate, and R x M packets if at most `cells` packets arrive between
+ * two checks of a library thread. Default: all cells are posted, without a thread.
  */
 int wirecap_group_set_warm(wirecap_group *group, uint32_t cells);
 
@@ -325,8 +326,8 @@ int wirecap_group_set_pin_auto(wirecap_group *group);
 typedef struct wirecap_capture wirecap_capture;
 
 /*
- * Opens a capture on the group's rings. Packets are kept from now on, even before a worker asks for them. The group
- * may be changed and opened again. An error leaves everything unchanged.
+ * Opens a capture on the group's rings. Packets are captured from now on, even before a worker requests a chunk. The
+ * group may be changed and opened again. An error leaves everything unchanged.
  *
  * Errors: ARGUMENT (empty group, invalid M, R, T ...), DEVICE, BUSY (another capture has a queue), PERMISSION,
  * MEMORY, FILTER, UNSUPPORTED (the host uses the interface; the engine lacks an option), FILE, SYSTEM.
@@ -531,8 +532,9 @@ int wirecap_forward(wirecap_chunk *chunk, wirecap_route route, void *user);
 
 /*
  * Lengthen or shorten a frame at its head or tail. Added bytes are uninitialised: write them. frame->data and the
- * lengths change. Errors: ARGUMENT (no room in the cell: 256 bytes before the packet with the engine xdp, some 60 with
- * the engine packet and none after it; or the piece has fewer bytes); the frame is then unchanged.
+ * lengths change. Errors: ARGUMENT (the cell has no room, or the piece has fewer bytes); the frame is then unchanged.
+ * Before a packet, a cell has room for 256 bytes with the engine xdp and for some 60 with the engine packet. With the
+ * engine packet it has no room after the packet.
  */
 int wirecap_frame_grow_head(struct wirecap_frame *frame, uint32_t bytes);
 int wirecap_frame_shrink_head(struct wirecap_frame *frame, uint32_t bytes);
@@ -568,7 +570,7 @@ int wirecap_port_flush(wirecap_port *port);
 struct wirecap_port_account {
     uint64_t taken;                 /* packets handed over and flushed */
     uint64_t sent;                  /* packets that the kernel accepted; it does not report their transmission */
-    uint64_t bytes;                 /* of the packets sent; with the engine xdp also of those rejected */
+    uint64_t bytes;                 /* bytes of the packets sent; with the engine xdp including rejected packets */
     uint64_t dropped_ring_full;     /* the tx ring had no room: the device did not keep up */
     uint64_t dropped_refused;       /* the device, or its peer, had no room */
     uint64_t dropped_down;          /* the interface was down or removed */

@@ -88,7 +88,7 @@ impl Opened {
             None => Err(out_of_range("worker", index, count)),
             Some(worker) => worker
                 .take()
-                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was already handed out"))),
+                .ok_or_else(|| Failure::new(Status::Busy, format!("worker {index} was already opened"))),
         }
     }
 }

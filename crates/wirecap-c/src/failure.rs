@@ -43,7 +43,7 @@ pub(crate) fn status_text(status: c_int) -> &'static CStr {
         -3 => c"in use by another process or thread",
         -4 => c"no such interface or queue, or it is down or gone",
         -5 => c"root or capabilities required",
-        -6 => c"not enough memory, or memory that may be locked",
+        -6 => c"not enough memory, or the limit on locked memory is too low",
         -7 => c"invalid filter, or it cannot run on this engine",
         -8 => c"not supported by this interface or its engine",
         -9 => c"the savefile cannot be read",

@@ -128,7 +128,7 @@ impl<T: Kept> Handle<T> {
         let index = registry.take_place().ok_or_else(|| {
             Failure::new(
                 Status::Memory,
-                format!("too many handles: there are already {PLACES} of a {}", T::NAME),
+                format!("too many handles: {PLACES} of type {} exist already", T::NAME),
             )
         })?;
         let mut place = write(registry.make_place(index));

@@ -36,7 +36,7 @@ pub(crate) struct StatusArguments {
 /// Stop a running capture, like Ctrl-C, and wait for its ledger
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status, that of the capture: 0 no packet lost, 3 packets lost, 1 the capture failed or did not end in time, \
+    after_help = "Exit status: 0 no packet lost, 3 packets lost, 1 the capture failed or did not end in time, \
                   access was denied, or no capture has this name."
 )]
 pub(crate) struct StopArguments {
@@ -217,7 +217,7 @@ fn overview(statuses: &[Value]) -> Vec<String> {
     std::iter::once(head).chain(statuses.iter().map(line)).collect()
 }
 
-/// A name that is wider than its column has a line of its own.
+/// A name that is wider than its column is on a separate line.
 fn row(name: &str, [command, time, delivered, lost, waiting, lossless]: [&str; 6]) -> String {
     let name = if name.chars().count() > 16 { format!("{name}\n{:16}", "") } else { name.to_owned() };
     format!("{name:<16} {command:<8} {time:>9} {delivered:>15} {lost:>9} {waiting:>9} {lossless:>8}")

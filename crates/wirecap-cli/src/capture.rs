@@ -165,9 +165,10 @@ const LATE_PACKETS: Duration = Duration::from_secs(2);
 const EMITTED_PACKETS: usize = 256;
 /// The assumed memory of these packets.
 const CHUNK_BYTES: usize = 1 << 20;
-/// While more eighths of a ring's pool than these are in chunks, the outlet takes packets into memory that is not present yet.
+/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that is not
+/// allocated yet.
 const PRESSED_EIGHTHS: u32 = 6;
-/// While more than these are in chunks, and the outlet has no room, chunks are discarded.
+/// While more eighths than these are in chunks and the outlet has no room, chunks are discarded.
 const LOST_EIGHTHS: u32 = 7;
 /// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
 /// packets is full or a second old.
@@ -228,8 +229,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
 }
 
-/// The reload request for a running capture with these arguments, after its configuration file was reread. Its paths
-/// are relative to `directory`.
+/// The reload request for a running capture with these arguments, after its configuration file was reread.
+/// Paths in the request are relative to `directory`.
 pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Value, Failure> {
     let Some(file) = config::file_of(words) else {
         return Err(Failure::Failed(
@@ -412,7 +413,7 @@ pub fn record_waiting<S: Sink>(
     })
 }
 
-/// Whether more than so many eighths of a ring's pool are in chunks.
+/// Whether more than `eighths` eighths of a ring's pool are in chunks.
 fn is_in_chunks(capture: &Capture, ring: usize, eighths: u32) -> bool {
     let Cells { posted, waiting, captured, free, .. } = capture.cells_of(ring).unwrap_or_default();
     let pool = posted + waiting + captured + free;
@@ -429,12 +430,13 @@ struct Recorder<O: Outlet> {
     left: u64,
     deadline: Option<Instant>,
     flushed: Instant,
-    /// The outlet may hold packets that it has not handed on.
+    /// Whether the outlet may hold packets that it has not passed on.
     is_unflushed: bool,
     flush_interval: Duration,
     /// Packets that arrived after the last requested one.
     surplus: u64,
-    /// Counts of packets that wait for the outlet, and of packets discarded because it did not keep up.
+    /// Counts of packets that wait for the outlet, and of packets that were discarded because the outlet did
+    /// not keep up.
     writing: Writing,
     /// Of each ring.
     lent: Vec<Arc<Lent>>,
@@ -651,7 +653,7 @@ impl<O: Outlet> Recorder<O> {
         Ok(())
     }
 
-    /// Has the outlet hand on what it has taken if it is time. `is_idle`: no packets are held back.
+    /// Makes the outlet pass on its packets if they are due. `is_idle`: no packets are held back.
     fn flush_if_due(&mut self, is_idle: bool) -> Result<(), WriteError> {
         let now = Instant::now();
         if now - self.flushed < self.flush_interval {
@@ -662,7 +664,7 @@ impl<O: Outlet> Recorder<O> {
             let complete = recording::now().unix_nanos().saturating_sub(late);
             self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
         }
-        // What it cannot hand on yet is due as soon as it can.
+        // Packets that it cannot pass on yet are due as soon as it can.
         if !self.outlet.is_writing() {
             self.flushed = now;
             self.is_unflushed = false;
@@ -670,8 +672,9 @@ impl<O: Outlet> Recorder<O> {
         self.outlet.flush()
     }
 
-    /// How long to wait for packets: until the outlet must hand on what it has taken, the recording ends, or its progress
-    /// is shown. While the outlet is writing, what it took last may be due as soon as it is done.
+    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends, or its
+    /// progress is shown. While the outlet is writing, its last packets may be due as soon as the write is
+    /// complete.
     fn pause(&self, progress: &Progress) -> Duration {
         if self.outlet.is_writing() {
             return ROOM_PAUSE;
@@ -683,7 +686,7 @@ impl<O: Outlet> Recorder<O> {
     }
 
     /// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
-    /// any more. Gives what became of the packets.
+    /// any more. Returns the account of the recorded packets, and the outcome.
     fn finish(
         mut self,
         outcome: Result<(), Failure>,
@@ -718,7 +721,7 @@ impl<O: Outlet> Recorder<O> {
             in_file,
         };
         if unread > 0 {
-            recorded.to += " (its reader ended)";
+            recorded.to += " (its reader closed it)";
         }
         let lost = recorded.lost(ledger.total.delivered);
         // A reader that ended after it had read all packets.

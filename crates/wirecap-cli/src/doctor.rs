@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Directory of recordings, whose disk's speed is compared with the links'
     #[arg(long, value_name = "DIR", default_value = ".", conflicts_with = "from")]
     directory: PathBuf,
-    /// Measure that disk by writing 256 MiB to an unnamed file
+    /// Measure the disk of --directory by writing 256 MiB to an unnamed file
     #[arg(long, conflicts_with = "from")]
     write_test: bool,
     /// Save the readings to a file, for --from on another machine
@@ -60,7 +60,7 @@ pub(crate) struct Arguments {
     /// With --fix: do not ask
     #[arg(long, requires = "fix")]
     yes: bool,
-    /// Revert the changes of --fix, unless they were changed again since
+    /// Revert the changes of --fix, except settings that were changed again since
     #[arg(long, conflicts_with_all = ["from", "fix", "record", "write_test", "interfaces"])]
     undo: bool,
     /// File in which --fix records its changes
@@ -132,7 +132,7 @@ fn undo(arguments: &Arguments) -> Result<(), Failure> {
     for change in &undone {
         output::print(change.setting.line(&change.to))?;
     }
-    output::print(format_args!("{} taken back.", fix::changes(undone.len())))
+    output::print(format_args!("{} reverted.", fix::changes(undone.len())))
 }
 
 fn changed_in_json(change: &Change) -> serde_json::Value {

@@ -154,7 +154,7 @@ impl Search {
         }
     }
 
-    /// Says what was read.
+    /// Reports what was read.
     fn end(mut self, outcome: &Outcome) -> Result<(), Failure> {
         self.teller.live.clear();
         let segments = &self.plan.segments;
@@ -203,7 +203,7 @@ impl Teller {
         Ok(Self { interruption: Interruption::watch()?, live: LiveLine::new(), faulty: 0 })
     }
 
-    /// Whether to go on.
+    /// Whether to continue.
     pub(crate) fn tell(&mut self, note: &Note<'_>) -> bool {
         match note {
             Note::Looked(index, count) if self.live.is_due().is_some() => {

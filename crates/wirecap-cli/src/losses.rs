@@ -18,7 +18,7 @@ use crate::service::{self, Pulse};
 use crate::signals;
 use crate::sink::Writing;
 
-/// Time between two checks of the output while packets arrive or wait for it.
+/// Time between two checks of the output while packets arrive or wait for the output.
 const LOOK: Duration = Duration::from_millis(200);
 /// Time between two readings of the ledger, which reads devices' counters: some drivers query their firmware for these.
 const COUNT: Duration = Duration::from_secs(1);
@@ -255,7 +255,7 @@ type Key = (String, Reason);
 #[derive(Debug, Default)]
 struct Loss {
     lost: u64,
-    /// The ongoing loss: its begin, the number before it, and the time of the last one.
+    /// The ongoing loss: its beginning, the number of packets lost before it, and the time of the last loss.
     episode: Option<Episode>,
     /// Time of the last report of its beginning.
     said: Option<Instant>,
@@ -327,8 +327,8 @@ impl Losses {
     ) -> Vec<String> {
         let mut confirmed = counts(ledger, names);
         for ((place, reason), lost) in &mut confirmed {
-            // A driver's counters are read one after the other while packets arrive: a number that was there for one look
-            // only was none. A drop is reported a look later instead.
+            // A driver's counters are read one after the other while packets arrive, so a drop that only one
+            // check shows may be no drop. A drop is therefore reported one check later.
             if *reason == Reason::Device {
                 let index = names.iter().position(|name| name == place);
                 let before = index.and_then(|index| self.device_drops.get(index).copied().flatten());
@@ -390,7 +390,7 @@ impl Loss {
         let episode = self.episode.filter(|episode| now - episode.grew >= QUIET)?;
         self.episode = None;
         let count = grouped(lost.saturating_sub(episode.lost_before));
-        // A loss that was seen at one look only took less than the time between two.
+        // A loss that only one check found lasted less than the time between two checks.
         let duration = match episode.grew - episode.began {
             Duration::ZERO => "less than a second".to_owned(),
             duration => format!("{:.1} s", duration.as_secs_f64()),
@@ -400,7 +400,8 @@ impl Loss {
     }
 }
 
-/// The losses of the last look with the counts of `ledger`, so that both are the same in one status, the latest first.
+/// The losses of the last check with the counts of `ledger`, so that both agree in one status; the latest
+/// loss first.
 fn up_to_date(known: &[Lost], ledger: &Ledger, names: &[String], now: SystemTime) -> Vec<Lost> {
     let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let counted = counts(ledger, names).into_iter().filter(|(_, packets)| *packets > 0);
@@ -411,7 +412,7 @@ fn up_to_date(known: &[Lost], ledger: &Ledger, names: &[String], now: SystemTime
             Lost { place, reason: reason.words(), packets, last_unix_s: last }
         })
         .collect();
-    // The ledger has no reason of its own for these.
+    // The ledger has no separate reason for these losses.
     all.extend(known.iter().filter(|lost| lost.reason == Reason::Writer.words()).cloned());
     sort(&mut all);
     all
@@ -506,7 +507,7 @@ mod tests {
         );
     }
 
-    /// A ledger of one interface, whose ring and device dropped as many.
+    /// A ledger of one interface, whose ring and device dropped these numbers of packets.
     fn ledger(no_cell: u64, device: u64) -> Ledger {
         let mut account = wirecap::Account::default();
         account.dropped.no_cell = no_cell;

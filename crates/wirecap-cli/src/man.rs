@@ -94,7 +94,7 @@ const EXAMPLES: [(&str, Examples); 20] = [
                 "wirecap archive sql -a /data 'SELECT src_addr, sum(bytes) FROM flows GROUP BY 1 ORDER BY 2 DESC LIMIT 10'",
             ),
             (
-                "Packets of half an hour out of object storage:",
+                "Packets of half an hour from object storage:",
                 "wirecap archive find -a s3://bucket/packets --from 17:00 --to 17:30 -w found.pcapng host 10.1.2.3",
             ),
             (
@@ -127,7 +127,7 @@ const EXAMPLES: [(&str, Examples); 20] = [
         ],
     ),
     ("wirecap-reload", &[("After a change of /etc/wirecap/eth1.conf:", "wirecap reload eth1")]),
-    ("wirecap-rotate", &[("Begin another file:", "wirecap rotate eth1")]),
+    ("wirecap-rotate", &[("Start the next file:", "wirecap rotate eth1")]),
     ("wirecap-events", &[("Follow loss, interfaces and files:", "wirecap events eth1 | jq -r .text")]),
     ("wirecap-devices", &[("The list for programs:", "wirecap devices --json | jq '.[].name'")]),
     (

@@ -56,8 +56,8 @@ pub(crate) struct CaptureOptions {
     /// xdp: share buffers between rings; a quarter stays reserved for each
     ///
     /// A ring keeps a quarter of R x M packets at any rate, independent of the other rings. It also receives shared
-    /// buffers. At rates at which more than a quarter of R x M packets arrive between two checks of the keeper thread
-    /// (see --warm), packets may be lost although shared buffers are free. Requires one receive queue per ring.
+    /// buffers. If more than a quarter of R x M packets arrive between two checks of the keeper thread (see --warm),
+    /// packets may be lost although shared buffers are free. Requires one receive queue per ring.
     #[arg(long)]
     elastic: bool,
 
@@ -107,7 +107,8 @@ pub(crate) struct EngineOptions {
 
     /// T: advanced mode; workers help rings that are fuller than T percent
     ///
-    /// With the engine packet, T percent of three quarters of the ring: beyond, the kernel may lose packets.
+    /// With the engine packet, T is a percentage of three quarters of the ring: above three quarters, the kernel
+    /// may lose packets.
     #[arg(short = 'T', long, value_name = "PERCENT", value_parser = size::number, conflicts_with = "basic")]
     threshold: Option<f64>,
 

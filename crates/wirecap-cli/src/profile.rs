@@ -157,7 +157,7 @@ impl Profile {
 
     fn add(&mut self, chunk: &Chunk) {
         self.packets += chunk.len() as u64;
-        // Its receive queue may have been added meanwhile, after others without packets.
+        // Its receive queue may have been added during the capture, after other queues without packets.
         while self.counts.len() <= chunk.ring_index() {
             self.counts.push(BTreeMap::new());
             self.rings.push(chunk.ring().to_string());
@@ -213,7 +213,7 @@ impl Profile {
     fn chart(&self) -> String {
         let bins = self.bins();
         if bins == 0 {
-            return "no packets came".to_owned();
+            return "no packets arrived".to_owned();
         }
         let columns = (CHART_COLUMNS as u64).min(bins) as usize;
         let first = self.first_bin();
@@ -492,6 +492,6 @@ mod tests {
 
     #[test]
     fn a_capture_without_packets_reports_that() {
-        assert_eq!(Profile::new(&[], Duration::from_millis(10)).chart(), "no packets came");
+        assert_eq!(Profile::new(&[], Duration::from_millis(10)).chart(), "no packets arrived");
     }
 }

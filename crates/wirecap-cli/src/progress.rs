@@ -56,9 +56,9 @@ impl Drop for LiveLine {
     }
 }
 
-/// What takes so long is not mentioned before.
+/// Work that takes less time than this is not mentioned.
 const SLOW: Duration = Duration::from_secs(1);
-/// A log says it once, and later.
+/// In a log, work is mentioned once, and only if it takes this long.
 const SLOW_IN_LOG: Duration = Duration::from_secs(5);
 
 /// Runs `work`, and shows progress if it takes long: on a terminal by a line that counts the seconds, otherwise by a
@@ -105,12 +105,12 @@ impl Progress {
         Self { line, started: Instant::now(), last_packets: 0 }
     }
 
-    /// When it is time to show it again, if it is shown.
+    /// When to show the progress again; `None` if it is not shown.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.line.due()
     }
 
-    /// Shows how a capture gets on if it is time.
+    /// Shows the progress of a capture if it is time.
     pub(crate) fn tick(&mut self, capture: &Capture) {
         let counts = || {
             let total = capture.ledger().total;

@@ -23,7 +23,7 @@ use options::Rules;
 static RULES: Mutex<Option<Rules>> = Mutex::new(None);
 static HAS_RULES: AtomicBool = AtomicBool::new(false);
 
-/// Maximum wait until the recording applies them, which it does at once unless the disk stalls.
+/// Maximum wait until the recording applies changed rules, which it does at once unless the disk stalls.
 const RULES_PATIENCE: Duration = Duration::from_secs(1);
 
 fn rules() -> MutexGuard<'static, Option<Rules>> {
@@ -75,7 +75,7 @@ pub(crate) fn interface(interface: &Interface, timestamps: Timestamps) -> savefi
     }
 }
 
-/// Each interface's counts since `started`. `interfaces` has how many rings each has.
+/// Each interface's counts since `started`. `interfaces` has the number of rings of each interface.
 pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<savefile::Statistics> {
     let mut rings = ledger.rings.iter();
     let counts = interfaces.iter().enumerate().map(|(interface, &ring_count)| {

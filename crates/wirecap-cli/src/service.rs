@@ -25,7 +25,8 @@ static IS_STOPPING: AtomicBool = AtomicBool::new(false);
 /// Number of rounds of the recording thread; 0 if the command has none.
 static ROUNDS: AtomicU64 = AtomicU64::new(0);
 
-/// How long a thread of an idle capture sleeps: each wake-up costs some 70 us of CPU in a virtual machine.
+/// How long a thread of an idle capture sleeps: each wake-up takes some 70 us of processor time in a virtual
+/// machine.
 const IDLE: Duration = Duration::from_secs(1);
 /// Time between two lines about the state.
 const STATUS: Duration = Duration::from_secs(5);
@@ -97,8 +98,8 @@ pub(crate) fn stopping() {
     }
 }
 
-/// The maximum sleep of a thread of an idle capture: the watchdog's messages depend on the recording thread and the one
-/// that sends them.
+/// The maximum sleep of a thread of an idle capture. A message to the watchdog needs both the recording
+/// thread and the thread that sends it, so both must wake up often enough.
 pub(crate) fn longest_sleep() -> Duration {
     manager().and_then(|manager| manager.watchdog).map_or(IDLE, |interval| IDLE.min(interval / 8))
 }
@@ -121,8 +122,8 @@ impl Pulse {
         Self { told: None, status: None, rounds: 0 }
     }
 
-    /// Call at least once per [`longest_sleep`]. `is_writing`: the recording thread waits for the output, which is no reason to end
-    /// it.
+    /// Call at least once per [`longest_sleep`]. `is_writing`: the recording thread waits for the output,
+    /// which is no reason to end the service.
     pub(crate) fn look(&mut self, is_writing: bool, now: Instant, ledger: impl FnOnce() -> Ledger) {
         let Some(manager) = manager() else { return };
         if let Some(interval) = manager.watchdog
@@ -154,7 +155,7 @@ impl Pulse {
     }
 }
 
-/// The lines as standard error takes them: with the priorities of sd-daemon(3) if that is the journal.
+/// The lines for standard error: with the priorities of sd-daemon(3) if standard error is the journal.
 pub(crate) fn marked(text: &str) -> Cow<'_, str> {
     static IS_JOURNAL: OnceLock<bool> = OnceLock::new();
     match IS_JOURNAL.get_or_init(is_journal) {
@@ -170,7 +171,8 @@ fn is_journal() -> bool {
     stream == format!("{}:{}", status.st_dev, status.st_ino)
 }
 
-/// Errors are `<3>`, warnings `<4>`, and all else `<6>`. Lines that belong to the one before have its priority.
+/// Errors are `<3>`, warnings `<4>`, and all else `<6>`. Lines that belong to the previous line have its
+/// priority.
 fn with_priorities(text: &str) -> String {
     let mut priority = 6;
     let mut marked = String::new();

@@ -26,7 +26,7 @@ static ENDING: AtomicBool = AtomicBool::new(false);
 /// SIGHUP requests the next file instead of the end.
 static HANGUP_ROTATES: AtomicBool = AtomicBool::new(false);
 
-/// Set by SIGHUP if that is so.
+/// Set by SIGHUP if it requests the next file.
 static ROTATION: AtomicBool = AtomicBool::new(false);
 
 /// Set by SIGUSR1.
@@ -42,21 +42,21 @@ pub(crate) fn survive() -> io::Result<()> {
     Ok(())
 }
 
-/// What wakes the threads that answer requests.
+/// Functions that wake the threads that answer requests.
 static SLEEPERS: Mutex<Vec<Box<dyn Fn() + Send>>> = Mutex::new(Vec::new());
 
-/// From now on each request by a signal or by the control socket calls `wake`, so that the thread that answers it need
-/// not check often.
+/// From now on, each request by a signal or by the control socket calls `wake`, so the thread that answers
+/// requests does not have to check often.
 pub(crate) fn wake_on_requests(wake: impl Fn() + Send + 'static) {
     SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(wake));
 }
 
-/// A request was made.
+/// Wakes the threads that answer requests.
 pub(crate) fn wake_for_request() {
     SLEEPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().for_each(|wake| wake());
 }
 
-/// Whether SIGUSR1 came since the last time.
+/// Whether SIGUSR1 has arrived since the last call.
 pub(crate) fn statistics_asked_for() -> bool {
     STATISTICS.get().is_some_and(|asked| asked.swap(false, Ordering::Relaxed))
 }
@@ -76,18 +76,18 @@ pub(crate) fn rotation_asked_for() -> bool {
     ROTATION.load(Ordering::Relaxed) && ROTATION.swap(false, Ordering::Relaxed)
 }
 
-/// Whether a signal came that ends the command.
+/// Whether a signal that ends the command has arrived.
 pub(crate) fn end_asked_for() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Stops the capture of `stopper` at the first signal, which is an event of it.
+/// Stops the capture of `stopper` at the first signal, and logs the signal as an event.
 pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
     let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
     on_signal(report, "interrupted twice: statistics and buffered packets lost", move || stopper.stop())
 }
 
-/// Whether a signal came, from now on.
+/// Whether a signal has arrived since this value was created.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interruption(Arc<AtomicBool>);
 
@@ -97,7 +97,7 @@ impl Interruption {
         Self::watch_and(|| {})
     }
 
-    /// Watches for signals, and does this at the first.
+    /// Watches for signals, and calls a function at the first one.
     pub(crate) fn watch_and(answer: impl FnOnce() + Send + 'static) -> io::Result<Self> {
         let interruption = Self::default();
         let noticed = interruption.clone();
@@ -134,7 +134,7 @@ pub(crate) fn ask_for_end() {
 /// The action at the first signal.
 type End = Box<dyn FnOnce() + Send>;
 
-/// The first request for the end takes it out.
+/// Removed by the first request for the end.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
 /// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
@@ -183,11 +183,11 @@ fn name(signal: i32) -> &'static str {
 /// Work that can be done later is in progress.
 static OPTIONAL: AtomicBool = AtomicBool::new(false);
 
-/// Set by a signal that comes meanwhile, after the one that ends the command.
+/// Set by a signal that arrives during this work, after the one that ends the command.
 static SKIPPED: AtomicBool = AtomicBool::new(false);
 
 /// Does work after the end of a capture that can be done later: a further signal skips it, instead of ending the process
-/// without the ledger. `work` asks whether that came.
+/// without the ledger. `work` calls its argument to check for that signal.
 pub(crate) fn optional<T>(work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
     OPTIONAL.store(true, Ordering::Relaxed);
     let outcome = work(&|| SKIPPED.load(Ordering::Relaxed));

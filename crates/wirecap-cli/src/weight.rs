@@ -24,8 +24,8 @@ pub(crate) struct WeightOptions {
 
     /// Wait this long per packet, instead of computing; at most one second
     ///
-    /// Waits once per chunk, until a deadline that continues from the previous chunk: a worker processes
-    /// 10^9 / NANOSECONDS packets per second, whatever the size of its chunks.
+    /// Waits once per chunk. A wait that lasts too long shortens the next ones, so a worker processes
+    /// 10^9 / NANOSECONDS packets per second with chunks of any size.
     #[arg(long, value_name = "NANOSECONDS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=COST_NS_MAX))]
     cost: u64,
 }

@@ -625,7 +625,7 @@ fn planted_faults_are_found_fixed_and_restored() {
     assert_eq!(undone.status, Some(0), "{undone:#?}");
     assert_eq!(state(&world), before, "{undone:#?}");
     let again = doctor("--undo --journal journal.json");
-    assert_eq!((again.status, again.stdout.as_str()), (Some(0), "0 changes taken back.\n"));
+    assert_eq!((again.status, again.stdout.as_str()), (Some(0), "0 changes reverted.\n"));
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn impossible_frames_are_rejected_and_none_is_sent() {
         ("-c 1 --queue 2", 1, &["a0@2 does not exist", "0 to 1"]),
         ("-c 1 --to-mac 02:00", 2, &["--to-mac", "a MAC address"]),
         ("--model even", 2, &["--count", "--duration"]),
-        ("--model standard --rate 10k", 2, &["--rate", "of its own"]),
+        ("--model standard --rate 10k", 2, &["--rate", "sets the rate"]),
         ("--model even -c 1 --queue 1", 2, &["--queue", "cannot be used with"]),
         ("--model even -c 1 --queues 3", 1, &["a0@2 does not exist"]),
         ("--model even -c 1 --size 1515", 2, &["1515", "expected 60 to 1514"]),

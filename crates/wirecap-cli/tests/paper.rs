@@ -113,7 +113,7 @@ fn after_ctrl_c_the_same_command_continues() {
     line.clear();
     progress.read_to_string(&mut line).unwrap();
     assert_eq!(running.wait().unwrap().code(), Some(1), "{line}");
-    assert!(line.contains("wirecap: stopped; the same command goes on"), "{line}");
+    assert!(line.contains("wirecap: stopped; the same command continues"), "{line}");
     assert!(!directory.path().join("paper.html").exists());
 
     let output = lab("paper", directory.path(), &[only]);

@@ -231,7 +231,7 @@ fn measure_in_kernel(case: &Case) {
 
 fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let has = |argument: &str| std::env::args().any(|other| other == argument);
-    // `cargo test` runs benches as well, as debug builds, which have no goals.
+    // `cargo test --bench filter` runs a debug build, which has no goals.
     let mut goals = has("--bench").then(|| Goals::of("filter"));
     cases().iter().for_each(|case| measure(case, goals.as_mut()));
     match Map::create(MapKind::Array, "probe", 4, 1) {

@@ -16,7 +16,7 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, Length};
 use twox_hash::XxHash64;
 
-/// The checksum of the footer while it is computed.
+/// The placeholder for the footer's checksum while the checksum is computed.
 pub(crate) const NO_CHECKSUM: &str = "xxh64:0000000000000000";
 const PREFIX: &str = "xxh64:";
 /// Hexadecimal digits of a checksum.
@@ -57,7 +57,7 @@ impl From<ParquetError> for Damaged {
     }
 }
 
-/// The checksums of the blocks while they are computed.
+/// The placeholder for the blocks' checksums while they are computed.
 pub(crate) fn no_blocks() -> String {
     "0".repeat(BLOCKS_MAX * DIGITS)
 }

@@ -215,7 +215,7 @@ impl Pieces {
         }
     }
 
-    /// A packet begins here: the number of its piece.
+    /// Called where a packet begins. Returns the number of its piece.
     fn packet(&mut self, start: u64, nanos: u64, number: u64) -> u32 {
         self.block(start, false);
         if self.open.packets == 0 {
@@ -227,7 +227,7 @@ impl Pieces {
         self.done.len() as u32
     }
 
-    /// A block begins here.
+    /// Called where a block begins.
     fn block(&mut self, start: u64, is_context: bool) {
         if self.compression == Compression::None {
             let is_long = start - self.open.begin >= PLAIN_PIECE_BYTES;

@@ -71,7 +71,8 @@ impl<S: Sink> Extract<S> {
         self.writer.write(&found.record)
     }
 
-    /// All have the same bound on lengths: libpcap reads no file whose interfaces differ in it.
+    /// All interfaces get the same snapshot length: libpcap rejects a file whose interfaces have different
+    /// ones.
     fn add_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
         self.writer.add_interface(&Interface { snap_len: PACKET_BYTES_MAX, ..interface.clone() })?;
         self.interfaces += 1;

@@ -96,7 +96,7 @@ impl fmt::Display for Planned {
     }
 }
 
-/// Conditions besides a [`Query`] that exclude rows and pieces of an index.
+/// Conditions, in addition to a [`Query`], that exclude rows and pieces of an index.
 pub trait Sieve {
     /// Sets `keep` to `false` for rows none of whose packets can match.
     fn rows(&mut self, index: &Index, keep: &mut [bool]);
@@ -119,7 +119,7 @@ pub struct Plan {
     pub segments: Vec<Planned>,
     /// Bytes of segments that were scanned.
     pub scanned_bytes: u64,
-    /// Segments that were removed or cannot be read.
+    /// Segments that were removed.
     pub vanished: usize,
     /// Segments that cannot be read, or not to their end.
     pub faulty: usize,
@@ -139,7 +139,7 @@ pub struct Outcome {
     pub pieces: u64,
     /// Segments that vanished while they were read.
     pub vanished: usize,
-    /// Segments that contradict their index.
+    /// Segments that cannot be read, or contradict their index.
     pub faulty: usize,
 }
 
@@ -285,7 +285,7 @@ fn read_index(storage: &dyn Storage, path: &Path, query: &mut Query) -> Result<I
     query.index(storage.table(path).map_err(Unread::Index)?)
 }
 
-/// The same of an index with all rows.
+/// Like [`read_index`], for an index with all rows.
 fn matching(index: Index, query: &mut Query) -> Result<Index, QueryError> {
     let Index { summary, rows } = index;
     let matching = |row: Row| query.may_match(&row).map(|may| may.then_some(row)).transpose();

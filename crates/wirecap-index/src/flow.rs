@@ -15,7 +15,7 @@ use wirecap_savefile::LinkType;
 
 /// An EtherType below this is the length of an 802.3 frame.
 const ETHER_TYPE_MIN: u16 = 0x600;
-/// The value of [`Flow::ether_type`] for all of these.
+/// The value of [`Flow::ether_type`] for an 802.3 frame, which has a length in place of the EtherType.
 pub const LENGTH: u16 = 0;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -23,7 +23,7 @@ const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 /// The fragment header of IPv6, which has 8 bytes.
 const FRAGMENT_HEADER: u8 = 44;
-/// The bits of the flags in the second 16-bit word of a TCP header's fourth line.
+/// The offset of the flags in a TCP header.
 const TCP_FLAGS: usize = 13;
 
 /// A VLAN tag.
@@ -43,7 +43,7 @@ pub enum Fragment {
     None,
     /// The fragment with the transport header.
     First,
-    /// One without.
+    /// A fragment without the transport header.
     Later,
 }
 
@@ -90,7 +90,7 @@ impl Headers {
         headers
     }
 
-    /// etherparse does not accept a header without a packet.
+    /// Reads the headers. An IP header that etherparse does not accept is read from `data`.
     fn read(&mut self, packet: Option<&LaxSlicedPacket<'_>>, data: &[u8]) {
         let flow = &mut self.flow;
         match packet.and_then(|packet| packet.link.as_ref()) {
@@ -231,7 +231,7 @@ pub(crate) struct Places {
 }
 
 impl Flow {
-    /// Packets of unknown flow: only the link type is known.
+    /// The flow of packets of which only the link type is known.
     pub fn unknown(link_type: LinkType) -> Self {
         Self { link_type, ..Self::default() }
     }

@@ -22,7 +22,7 @@ const LINK_TYPES: [LinkType; 5] =
 #[derive(Debug, Default)]
 pub struct Query {
     filter: Option<FilterRequest>,
-    /// Of each, packets have one.
+    /// Conditions: the flow of a matching packet has at least one of the ends of each condition.
     ends: Vec<Vec<Ends>>,
     /// Nanoseconds since the epoch.
     from: u64,
@@ -37,7 +37,7 @@ pub struct Query {
 #[derive(Debug)]
 struct Compiled {
     link_type: LinkType,
-    /// Runs on what is known of packets.
+    /// Runs on the sketches of rows.
     filter: Filter,
     /// Runs on packets.
     program: CompiledFilter,
@@ -235,7 +235,7 @@ impl Compiled {
     }
 }
 
-/// The values that the columns of a row need if its packets can match.
+/// The values that the columns of a row must have if its packets can match.
 fn wanted_by(layout: &Flow, needs: &[Need]) -> Wanted {
     let Some(places) = layout.places() else {
         return Wanted { is_without_addresses: true, ..Wanted::default() };

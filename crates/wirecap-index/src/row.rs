@@ -86,13 +86,13 @@ pub struct Row {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// The maximum number of captured bytes of a packet in the segment.
+    /// The maximum number of captured bytes of one of these packets.
     pub captured_max: u32,
     /// The length of the shortest packet on the wire.
     pub wire_min: u32,
     /// The length of the longest.
     pub wire_max: u32,
-    /// Of TCP: flags that one packet at least has, and those that all have.
+    /// TCP flags that at least one packet has, and those that all packets have.
     pub tcp_flags: Option<(u8, u8)>,
     /// The number of the first packet in the segment, from 0.
     pub first_packet: u64,
@@ -109,11 +109,12 @@ pub struct Part {
     pub piece: u32,
     /// How many they are.
     pub packets: u32,
-    /// As of the row.
+    /// The TCP flags of these packets, as in [`Row::tcp_flags`].
     pub tcp_flags: Option<(u8, u8)>,
 }
 
-/// Flags that one packet at least has, and those that all have, with one more packet; of one it may be that they are not known.
+/// The flags that at least one packet has, and those that all packets have, after one more packet. `None` if
+/// the flags of a packet are not known.
 fn with_flags(flags: Option<(u8, u8)>, is_first: bool, more: Option<u8>) -> Option<(u8, u8)> {
     match (flags, more) {
         (None, Some(more)) if is_first => Some((more, more)),
@@ -177,7 +178,7 @@ impl Row {
         self.sketches_with(self.tcp_flags)
     }
 
-    /// The same of those packets that have these flags.
+    /// The same for those packets that have these flags.
     pub(crate) fn sketches_with(&self, tcp_flags: Option<(u8, u8)>) -> Vec<Sketch> {
         let sketch = self.flow.sketch(self.captured_max, self.wire_min..=self.wire_max, tcp_flags);
         let Some(place) = self.flow.later_fragment() else { return vec![sketch] };

@@ -15,7 +15,7 @@ use flate2::bufread::GzDecoder;
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer, WriteBuf};
 use zstd::stream::zio;
 
-/// A part of a segment that is read completely.
+/// A part of a segment that can be read separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Piece {
     /// The piece's offset in the file.
@@ -103,7 +103,7 @@ pub(crate) struct Frames {
     log: Arc<FrameLog>,
     /// The offset of the current frame.
     offset: u64,
-    /// Bytes that were given.
+    /// Number of decompressed bytes returned so far.
     given: u64,
 }
 
@@ -127,7 +127,7 @@ impl Frames {
         Ok((Self { state, log: Arc::clone(&log), offset: 0, given: 0 }, compression, log))
     }
 
-    /// Comes behind a frame.
+    /// Records the end of a frame, after it was read.
     fn end_frame(&mut self, compression: Compression, mut file: BufReader<File>) -> io::Result<()> {
         let end = file.stream_position()?;
         self.log.push(Frame { offset: self.offset, bytes: end - self.offset, end: self.given });
@@ -143,7 +143,7 @@ impl Frames {
             let head = &head[..present];
             let is_gzip = compression == Compression::Gzip;
             if head.is_empty() || is_gzip && !head.starts_with(&GZIP) {
-                return Ok(()); // what gzip finds behind its last member it does not look at, either
+                return Ok(()); // gzip(1) ignores the bytes after the last member, too
             }
             if is_gzip {
                 self.offset = file.stream_position()?;
@@ -361,7 +361,7 @@ impl Read for Range {
         if count == 0 && self.left > 0 && !into.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                "the segment is shorter than its index says",
+                "the segment is shorter than recorded in its index",
             ));
         }
         self.left = self.left.saturating_sub(count as u64);

@@ -240,7 +240,7 @@ fn create_part(path: &Path, mode: u32) -> io::Result<File> {
         };
         let is_named = match &opened {
             Ok(file) => {
-                // A file system without locks has none.
+                // On a file system without locks, this fails, and the file is not locked.
                 let _unlocked = file.lock();
                 is_name_of(path, file)
             }

@@ -3,8 +3,8 @@
 //! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: checksums cover
 //! everything that is read, and every number is checked against the others.
 //!
-//! A search reads the footer, then Bloom filters. Only if these exclude nothing, it reads the columns of addresses and ports,
-//! then of the others the pages with rows that may match.
+//! A search reads the footer, then Bloom filters. If these do not exclude all rows, it reads the columns of
+//! addresses and ports, and then, of the other columns, the pages with rows that may match.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
@@ -46,7 +46,7 @@ pub const SCHEMA_VERSION: u32 = 1;
 const GROUP_ROWS: usize = 1 << 17;
 /// Rows of one page, of which a search reads all if it needs one.
 const PAGE_ROWS: usize = 1 << 10;
-/// Fewer rows between two rows are read with them.
+/// If at most this many rows are between two rows to be read, they are read, too.
 const GAP_ROWS: usize = 16;
 /// False-positive rate of the Bloom filters.
 const FALSE_POSITIVES: f64 = 0.01;
@@ -103,7 +103,8 @@ const DST_PORT: usize = 18;
 /// The first column of parts.
 const PIECES: usize = 28;
 
-/// Columns in which few values occur twice: a dictionary would be read for each of them.
+/// Columns in which few values occur twice. They have no dictionary, which a search would have to read in
+/// addition.
 const DISTINCT: [&str; 6] = ["flow", "first", "last", "bytes", "first_packet", "last_packet"];
 
 mod key {
@@ -452,7 +453,7 @@ impl Table {
         Self::of(Content::OnDisk { file: Arc::new(file), bytes })
     }
 
-    /// Reads the whole file and checks it, except that its rows match each other.
+    /// Reads the whole file and verifies its checksums, but not that its rows match each other.
     pub(crate) fn checked(self) -> Result<Self, Damaged> {
         Ok(Self { blocks: Arc::new(self.blocks.checked()?), ..self })
     }
@@ -553,7 +554,8 @@ impl Table {
         }
     }
 
-    /// Reads the rows that meet one alternative of each condition, and that `may_match`, which gets rows without parts.
+    /// Reads the rows that meet one alternative of each condition, and for which `may_match` returns `true`;
+    /// it gets rows without parts.
     pub(crate) fn index_where<E: From<Damaged>>(
         self,
         conditions: &[Vec<Wanted>],
@@ -878,8 +880,8 @@ fn select(group: &dyn RowGroupReader, conditions: &[Vec<Wanted>]) -> Result<Vec<
     Ok(ranges)
 }
 
-/// Those rows of the ranges, and a few between them, of which `has` is true for an alternative of each condition. It gets the number
-/// of a row in the ranges.
+/// Those rows of the ranges for which `has` is true for one alternative of each condition, and a few rows
+/// between them. `has` gets the position of a row among the rows of the ranges.
 fn narrow(
     rows: &[Range<usize>],
     conditions: &[Vec<Wanted>],

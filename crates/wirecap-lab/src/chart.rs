@@ -87,12 +87,12 @@ pub fn signed(number: i64) -> String {
     format!("{}{}", if number < 0 { "-" } else { "" }, wirecap::grouped(number.unsigned_abs()))
 }
 
-/// The nearest whole number with separators; `-` for NaN, which is unknown.
+/// The nearest whole number with separators; `-` for NaN, an unknown number.
 pub fn rounded(number: f64) -> String {
     if number.is_nan() { "-".to_owned() } else { signed(number.round() as i64) }
 }
 
-/// `text`, in which a number is on one line with its unit or its name: `40 ns`, `T = 60 %`.
+/// `text` without line breaks between a number and its unit or name: `40 ns`, `T = 60 %`.
 pub fn unbroken(text: &str) -> String {
     let units = [" %", " ns", " µs", " ms"];
     let text =
@@ -100,8 +100,8 @@ pub fn unbroken(text: &str) -> String {
     text.replace(" = ", "\u{a0}=\u{a0}")
 }
 
-/// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font, because the reader's is
-/// unknown.
+/// The approximate width of `text` of `size` pixels, in pixels: that of DejaVu Sans, a wide font, because the
+/// reader's font is unknown.
 pub fn text_width(text: &str, size: i32) -> i32 {
     let ems = |letter: char| match letter {
         'i' | 'j' | 'l' | '.' | ',' | ':' | '\'' | ' ' | '\u{a0}' => 0.32,
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whole_numbers_have_separators_and_an_unknown_one_is_not_zero() {
+    fn whole_numbers_have_separators_and_nan_is_a_dash() {
         assert_eq!(
             [1062.6, 999.4, -0.4, -1063.0, f64::NAN].map(rounded),
             ["1,063", "999", "0", "-1,063", "-"]

@@ -30,9 +30,9 @@ pub trait Audience: Watch {
 pub struct Runner {
     /// Where results are kept.
     pub directory: PathBuf,
-    /// How much time there is.
+    /// The extent of the experiments.
     pub effort: Effort,
-    /// Where all chance comes from.
+    /// The seed of all random numbers.
     pub seed: u64,
     /// Whether to repeat experiments that already have a result.
     pub again: bool,
@@ -41,11 +41,11 @@ pub struct Runner {
 /// An experiment in the report.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// What its files are called.
+    /// The name of its files.
     pub id: String,
     /// Its heading.
     pub title: String,
-    /// Where it stands.
+    /// The part of the report that contains it.
     pub part: Part,
     /// The findings, or why there are none.
     pub outcome: Result<Findings, String>,
@@ -57,7 +57,7 @@ pub struct Entry {
 pub enum RunnerError {
     /// The user interrupted. Finished results are kept.
     Stopped,
-    /// This program could not be read, so results of another build could not be told from its own.
+    /// This program could not be read, so its results could not be distinguished from those of another build.
     Program(io::Error),
     /// A result could not be stored.
     Write {
@@ -72,7 +72,7 @@ impl fmt::Display for RunnerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stopped => {
-                f.write_str("stopped; the same command goes on after the last finished experiment")
+                f.write_str("stopped; the same command continues after the last finished experiment")
             }
             Self::Program(_) => write!(f, "cannot read {PROGRAM}, this program"),
             Self::Write { path, .. } => write!(f, "cannot write {}", path.display()),
@@ -203,11 +203,12 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), RunnerError> {
     })
 }
 
-/// The program that runs, also once an update has replaced its file: `std::env::current_exe` names the file.
+/// The running program, even after an update has replaced its file; `std::env::current_exe` returns the
+/// file's name.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// What tells this program from one that may find something else: the version does not while it is being
-/// worked on.
+/// Identifies this build. Another build may have other results, and the version does not change with each
+/// build.
 fn build() -> Result<String, RunnerError> {
     let program = fs::read(PROGRAM).map_err(RunnerError::Program)?;
     // FNV-1a by words: it need not be secure.

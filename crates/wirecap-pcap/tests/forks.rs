@@ -49,7 +49,7 @@ fn a_handle_survives_forks_as_with_libpcap() {
         let same = theirs.find("== the child reads some").unwrap();
         let expected = format!(
             "{}== the child reads first, then the parent\n  child: exit 7\n  dispatch: -1 wirecap: another process has \
-             read from this handle since the fork; the engine xdp serves one\n  read 0\n",
+             read from this handle since the fork; the engine xdp serves one process\n  read 0\n",
             &theirs[..same]
         );
         for (ours, device) in alone {

@@ -1,6 +1,7 @@
-//! Direct I/O or the page cache: the recorder's writes of 1 MiB with a sync every 256 MiB, to a file on the disk of the target
-//! directory. CPU time is that of this process, and of the whole machine, whose kernel threads write the page cache to the disk:
-//! run it on an idle machine. `WIRECAP_DIRECT_MIB=8192`: the size of a file; `WIRECAP_DIRECT_ROUNDS=9`.
+//! Direct I/O or the page cache: the recorder's writes of 1 MiB with a sync every 256 MiB, to a file on the
+//! disk of the target directory. CPU time is that of this process, and of the whole machine, whose kernel
+//! threads write the page cache to the disk: run it on an idle machine. `WIRECAP_DIRECT_MIB`: the size of a
+//! file in MiB, 2048 by default; `WIRECAP_DIRECT_ROUNDS`: the number of rounds, 5 by default.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};

@@ -2,9 +2,10 @@
 //! itself. CPU time of this process per packet, medians of rounds in turns. `WIRECAP_WAYS_DIR`: a directory in memory (tmpfs),
 //! /dev/shm by default.
 //!
-//! The packets are in cells of 2 KiB, together larger than the processor's caches, as after a burst. `copied` is the recorder's
-//! way: copy packets to a page of 1 MiB, write the page. `mapped` copies them to pages of the file itself, which are made present
-//! before. `gathered` lets the kernel copy from the cells (writev). `recorded` is a [`Recording`], with its thread for the disk.
+//! The packets are in cells of 2 KiB, together larger than the processor's caches, as after a burst. `copied`
+//! is the recorder's way: copy packets to a page of 1 MiB, write the page. `mapped` copies them to mapped
+//! pages of the file, which the kernel allocates in advance (`MADV_POPULATE_WRITE`). `gathered` lets the
+//! kernel copy from the cells (writev). `recorded` is a [`Recording`], with its thread for the disk.
 
 #![allow(unsafe_code)] // mmap, and prefetching
 
@@ -208,7 +209,7 @@ fn recorded(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &
     };
     let target = Target::File(file.try_clone()?, "recorded".into());
     let mut recording = Recording::begin(settings, target, TIME, Box::new(())).map_err(io::Error::other)?;
-    let begun = process_nanos(); // the pages of a recording are made once
+    let begun = process_nanos(); // not before: the pages of a recording are allocated only once
     for number in 0..PACKETS {
         // As a capture does with every chunk.
         while number % CHUNK_PACKETS == 0 && !recording.has_room(CHUNK_PACKETS * CELL_BYTES, false) {

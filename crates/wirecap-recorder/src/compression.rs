@@ -243,7 +243,7 @@ pub(crate) fn is_torn_frame(mut file: &File, part: Range<u64>, compression: Comp
     }
 }
 
-/// Of a skippable frame, which contains the seek table.
+/// The magic number of the skippable frame that contains the seek table.
 const TABLE_HEAD: [u8; 4] = 0x184d_2a5e_u32.to_le_bytes();
 
 /// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if the rest does not begin with a
@@ -266,7 +266,7 @@ fn next_frame(
     let end = file.stream_position()?;
     match read {
         Ok(count) if count > 0 && count < FRAME_BYTES_MAX => Ok(Some((end - begin) as usize)),
-        // Not the decompressor's.
+        // An error of the file, not of the decompressor.
         Err(error) if error.raw_os_error().is_some() => Err(error),
         _ => Ok(None),
     }
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_effort_falls_with_the_number_of_waiting_pages_and_rises_again() {
+    fn the_effort_falls_as_the_number_of_waiting_pages_rises() {
         let efforts: Vec<Effort> = (0..16).map(|waiting| Effort::of(waiting, 2)).collect();
         assert!(efforts.is_sorted() && efforts[4] == Effort::Full && efforts[11] == Effort::None);
     }

@@ -85,8 +85,8 @@ impl Cutter {
             || self.packets > 0 && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
     }
 
-    /// Whether `nanos` is outside the file's period. A clock set back by more than one period ends the file,
-    /// too; a smaller step back is treated as reordering.
+    /// Whether `nanos` is outside the file's period. A time in the period before the file's is treated as
+    /// reordering; an earlier one means that the clock was set back, and ends the file, too.
     #[inline]
     pub fn is_over(&self, nanos: u64) -> bool {
         nanos >= self.times.end || nanos < self.times.start

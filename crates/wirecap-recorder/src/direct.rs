@@ -1,6 +1,7 @@
-//! Direct I/O (open(2), `O_DIRECT`): the disk reads the whole blocks of a page from its memory. They are not copied to
-//! the page cache, and no kernel thread has to write them back. The incomplete blocks at both ends of a page go through
-//! the page cache; a block is never written in both ways, so no write waits for another.
+//! Direct I/O (open(2), `O_DIRECT`): the disk reads a page's whole blocks from the memory of the page. The
+//! blocks are not copied to the page cache, and no kernel thread has to write them back. The incomplete
+//! blocks at both ends of a page go through the page cache; a block is never written in both ways, so no
+//! write waits for another.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Write};
@@ -12,10 +13,11 @@ use rustix::io::Errno;
 /// The alignment in file and memory: a page of the page cache, and at least a block of the file system.
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
-/// Fewer bytes are cheaper through the page cache than an operation of the disk is.
+/// For fewer bytes, the page cache is cheaper than a direct write.
 const BYTES_MIN: usize = 128 << 10;
 
-/// A disk that takes longer for a MiB has less than 250 MB/s. The page cache then accepts bursts faster.
+/// A disk that takes longer than this for a MiB writes less than 250 MiB/s. The page cache then accepts
+/// bursts faster.
 const SLOW: Duration = Duration::from_millis(4);
 
 /// Maximum number of slices in one writev(2) call (`IOV_MAX`).
@@ -38,8 +40,9 @@ impl Direct {
         })
     }
 
-    /// Writes all `bytes`, which belong at `offset` of the file, its current end. `written` counts those that are
-    /// written, also if this fails. `is_behind`: so many pages wait that they must not wait for a slow disk.
+    /// Writes all `bytes`, which belong at `offset` of the file, its current end. `written` counts those that
+    /// are written, also if this fails. If `is_behind`, many pages wait, and a disk that was slow is written
+    /// through the page cache.
     pub(crate) fn write_all(
         &mut self,
         file: &mut File,
@@ -86,7 +89,7 @@ pub(crate) fn write_cached(file: &mut File, slices: &[&[u8]], written: &mut usiz
     Ok(())
 }
 
-/// Writes whole blocks once; 0 bytes if the file system refuses.
+/// Makes one direct write of whole blocks. Returns the number of bytes written, 0 if the file system refuses.
 fn write_direct(file: &mut File, blocks: &[u8]) -> io::Result<usize> {
     let flags = fcntl_getfl(&*file)?;
     match fcntl_setfl(&*file, flags | OFlags::DIRECT) {
@@ -151,7 +154,7 @@ mod tests {
 
     /// If the file system of temporary files reports that direct I/O is possible, it is.
     #[test]
-    fn blocks_are_written_directly_where_the_file_system_says_so() {
+    fn blocks_are_written_directly_if_the_file_system_reports_direct_io() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_disk_is_left_to_the_page_cache_until_no_page_waits() {
+    fn a_slow_disk_is_written_through_the_page_cache_while_pages_wait() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(true);

@@ -103,7 +103,8 @@ fn refuse_locked(file: &File, path: &Path) -> io::Result<()> {
 }
 
 /// Completes an incomplete file that no process writes: truncates an incomplete end and renames the file. An
-/// empty file is removed. A file that is not a savefile, or cannot be read, is not changed.
+/// empty file is removed. A file that is not a savefile, cannot be read, or has other damage is not changed.
+/// Returns the path of the file, or `None` if it was removed.
 fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     let file = open(File::options().read(true).write(true), part)?;
     refuse_locked(&file, part)?;
@@ -117,7 +118,7 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
         Compression::None => end_of_packets(&file, part),
         compression => end_of_frames(&file, compression),
     };
-    // An error of reading is damage of the file, not a reason against a new recording.
+    // A file that cannot be read does not prevent a new recording.
     let Ok(Some(end)) = end else { return Ok(Some(part.to_owned())) };
     end.apply(&file)?;
     file.sync_all()?;
@@ -149,9 +150,9 @@ impl End {
     }
 }
 
-/// The end of a savefile's whole packets. Zeros at the end, which a file system leaves where it had not written the
-/// data before a power failure, count as missing. Behind it are only these and the packet that the process had not finished.
-/// `None` if the file is damaged otherwise, because packets may follow.
+/// Finds the end of a savefile's whole packets. After it, the file may have only a packet that the process
+/// had not finished, and zeros: a file system leaves zeros where it had not written the data before a power
+/// failure. Returns `None` if the file has other damage, because packets may follow the damage.
 fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
     let end_at = |len| Some(End { len, bytes: Vec::new() });
     let Ok(mut reader) = Reader::open(path) else { return Ok(None) };
@@ -159,7 +160,7 @@ fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
     let end = loop {
         let before = reader.offset();
         match reader.next_record() {
-            // A pcap file of zeros is one of empty packets.
+            // In a pcap file, zeros read as packets of length 0.
             Ok(Some(record)) if record.wire_len == 0 && format == Format::Pcap => break before,
             Ok(Some(_)) => {}
             Ok(None) => return Ok(end_at(file.metadata()?.len())),
@@ -175,13 +176,14 @@ fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
 #[derive(Debug)]
 struct Head([u8; HEAD_LEN]);
 
-/// Of an enhanced packet block up to the captured length. A pcap packet has 16 bytes.
+/// Bytes of an enhanced packet block up to and including the captured length. The header of a pcap packet has
+/// 16 bytes.
 const HEAD_LEN: usize = 24;
 /// Bytes of an enhanced packet block other than data, padding and options.
 const PACKET_BLOCK_LEN: u32 = 32;
-/// The longest options of a packet block that the recorder writes.
+/// Maximum bytes of options in a packet block that the recorder writes.
 const OPTIONS_LEN_MAX: u32 = 1 << 10;
-/// The longest block of another type: it contains a few texts of 64 KiB at most.
+/// Maximum bytes of a block of another type, which contains a few texts of at most 64 KiB.
 const BLOCK_LEN_MAX: u32 = 1 << 20;
 
 impl Head {
@@ -221,8 +223,9 @@ impl Head {
     }
 }
 
-/// Whether the packet or block at `offset` extends beyond what was written and the written part of its head is the
-/// recorder's. Otherwise it is damaged, and packets may follow.
+/// Whether the recorder had not finished the packet or block at `offset`: its head is incomplete, or is one
+/// that the recorder writes, with a length that extends beyond the written bytes. Otherwise the file is
+/// damaged, and packets may follow.
 fn is_unfinished(file: &File, offset: u64, format: Format, interfaces: &[Interface]) -> io::Result<bool> {
     let written = written_len(file)?;
     let mut head = Head([0; HEAD_LEN]);
@@ -262,8 +265,9 @@ fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> 
     Ok(read)
 }
 
-/// The same for a compressed file; each frame contains whole packets. The end is an unfinished frame if decompression
-/// succeeds as far as it was written, and if no other frame begins in it.
+/// Like [`end_of_packets`], for a compressed file; each frame contains whole packets. The bytes after the
+/// last whole frame are an unfinished frame if they decompress up to the last written byte and no other frame
+/// begins in them.
 fn end_of_frames(file: &File, compression: Compression) -> io::Result<Option<End>> {
     let Some((bytes, table)) = whole_frames(file, compression)? else { return Ok(None) };
     let len = file.metadata()?.len();
@@ -539,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_length_is_not_cut_whatever_it_is() {
+    fn a_file_is_not_cut_at_a_damaged_length_of_any_value() {
         for (format, extension) in PLAIN {
             for (snap_len, zeros) in [(96, 0), (96, 5000), (2000, 0), (2000, 5000)] {
                 let (mut bytes, begins) = plain_file(format, &[1500; 40], snap_len, true);
@@ -576,7 +580,8 @@ mod tests {
         for (compression, extension) in [(Compression::Gzip, "gz"), (Compression::Zstandard, "zst")] {
             let directory = tempfile::tempdir().unwrap();
             let (bytes, ends) = six_frames(compression, directory.path());
-            // A hole in a gzip member, and zeros after one, can look like a missing end: there the checksum is damaged.
+            // In gzip, a hole in a member, or zeros after one, can look like a missing end, so the checksum
+            // is damaged instead.
             let (damage, numbers_of_zeros) = match compression {
                 Compression::Gzip => (ends[5] - 8..ends[5] - 4, &[0][..]),
                 _ => (ends[4] + 8000..ends[4] + 12_000, &[0, 9000][..]),

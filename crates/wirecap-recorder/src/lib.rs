@@ -1,10 +1,11 @@
 //! Unattended recording of packets to files, for weeks.
 //!
-//! A [`Recording`] accepts records on the capture thread, encodes them into pages of 1 MiB and passes the
-//! pages to a writer thread over a bounded queue, or writes them itself if the file is in memory.
-//! [`has_room`](Recording::has_room) returns whether it accepts more without waiting for the disk. The writer
-//! uses direct I/O where the file system has it. Where the page cache copies the bytes anyway, the data of
-//! long packets are not copied before: the writer gathers them from the capture's memory
+//! A [`Recording`] accepts records on the capture thread, encodes them into pages of at most 1 MiB, and
+//! passes the pages to a writer thread over a bounded queue. If the file is in memory (tmpfs) and not
+//! compressed, the capture thread writes most pages itself. [`has_room`](Recording::has_room) returns whether
+//! it accepts more without waiting for the disk. The writer uses direct I/O if the file system supports it.
+//! Otherwise the kernel copies the bytes to the page cache, and the recorder does not copy the data of long
+//! packets before: the writer gathers them from the capture's memory
 //! ([`write_in_place`](Recording::write_in_place)).
 //!
 //! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a [`Cutter`]

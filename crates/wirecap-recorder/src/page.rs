@@ -9,12 +9,12 @@ use crate::direct::BLOCK_BYTES;
 /// Bytes of a page: large enough for efficient writes and good compression.
 pub(crate) const PAGE_BYTES: usize = 1 << 20;
 
-/// Bytes of a page that the thread that fills it also writes: they stay in the processor's second-level
-/// cache.
+/// Bytes of a page that the capture thread both fills and writes: few enough to stay in the processor's
+/// second-level cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
-/// Number of most recent batches that are searched. A batch is stored twice if packets of this many other
-/// batches come between its packets.
+/// Number of a page's most recent batches that are searched for the batch of the next packet. A batch is
+/// stored twice if packets of this many other batches come between its packets.
 const TURNS: usize = 16;
 
 /// Packets that a recording may write without copying them. The recording holds the batch until they are
@@ -32,7 +32,7 @@ pub(crate) struct Page {
     /// Where the packets begin in `bytes`: as far from a block's beginning as in the file.
     begin: usize,
     end: usize,
-    /// Maximum number of bytes, own and others.
+    /// Maximum number of bytes, copied ones and those of pieces.
     room: usize,
     pieces: Vec<Piece>,
     /// The total length of all pieces.
@@ -72,8 +72,8 @@ impl Page {
         page
     }
 
-    /// Gives an empty page its place in the file, so that blocks of the file are blocks of memory too, and
-    /// the number of bytes after which it is full: at most [`PAGE_BYTES`].
+    /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,
+    /// and its `room`, the number of bytes after which it is full: at most [`PAGE_BYTES`].
     pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
         let first_block =
             self.bytes.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - self.bytes.as_ptr().addr();

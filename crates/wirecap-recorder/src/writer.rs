@@ -21,7 +21,7 @@ use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
 use crate::store::{Room, Store, StoreRules};
 
-/// More waiting pages than this are not kept waiting for a slow disk.
+/// If more pages than this wait, the writer does not wait for a slow disk; the page cache accepts the pages.
 const WAITING_MAX: u64 = 2;
 
 /// When written data must survive a power failure.
@@ -31,8 +31,9 @@ pub enum Durability {
     None,
     /// When a file is complete.
     Close,
-    /// When a file is complete, and at most this long after a packet's arrival. The writer may use half of
-    /// it; the other half is for the time before the writer and for the disk.
+    /// When a file is complete, and at most this long after a packet's arrival. The writer begins the sync
+    /// within half of this time; the other half is for the time until a packet reaches the writer, and for
+    /// the disk.
     Every(Duration),
 }
 
@@ -132,7 +133,7 @@ pub(crate) struct Writer {
     pub(crate) place: Place,
     /// Compresses the bytes outside pages.
     pub(crate) compressor: Compressor,
-    /// Compress pages; `None` without compression.
+    /// The threads that compress pages; `None` without compression.
     pub(crate) compressors: Option<Compressors>,
     pub(crate) table: FrameTable,
     pub(crate) store: Store<PathBuf>,
@@ -509,7 +510,8 @@ impl Writer {
                 Room::Enough => return Ok(()),
                 Room::Remove(path) => self.remove(&path)?,
                 Room::None => {
-                    let text = "the budget has no room for more, and there is no complete file to remove";
+                    let text = "the budget has no room for more, and there is no complete file to remove: \
+                                raise the budget, or free disk space";
                     return Err(io::Error::new(io::ErrorKind::StorageFull, text));
                 }
             }

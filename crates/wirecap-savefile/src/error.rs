@@ -67,7 +67,7 @@ impl fmt::Display for ReadError {
             Self::Truncated { offset, what, expected, present } => write!(
                 f,
                 "the savefile ends inside a {what} that begins at byte {offset}: \
-                 {present} of {expected} bytes are there"
+                 {present} of {expected} bytes are present"
             ),
             Self::Malformed { offset, problem } => {
                 write!(f, "malformed savefile: at byte {offset}, {problem}")

@@ -165,7 +165,7 @@ pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     after_data(rest, record, block_len);
 }
 
-/// In few stores, since a burst of packets fills the processor's store buffer.
+/// Encodes the header with few stores, since a burst of packets fills the processor's store buffer.
 #[inline]
 fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER] {
     let nanos = record.timestamp.unwrap_or_default().unix_nanos();
@@ -188,7 +188,7 @@ fn after_data(slot: &mut [u8], record: &Record<'_>, block_len: u32) {
     let options_len =
         enhanced_packet_len(&Record { data: &[], ..*record }) - ENHANCED_HEADER - size_of::<u32>();
     let mut at = slot.len() - options_len - size_of::<u32>();
-    // The padding, of at most three bytes; what follows overwrites the rest.
+    // The padding, of at most three bytes. Options and length overwrite the other bytes.
     put(slot, 0, [0; 4]);
     if let Some(direction) = record.direction {
         put(slot, at, word_option(option::EPB_FLAGS, direction_flags(direction)));
@@ -201,7 +201,7 @@ fn after_data(slot: &mut [u8], record: &Record<'_>, block_len: u32) {
     if options_len == 0 {
         put(slot, at, block_len.to_le_bytes());
     } else {
-        // The end of the options, which is zeros, and the length.
+        // The end of the options, four zero bytes, and the length.
         put(slot, at, (u64::from(block_len) << 32).to_le_bytes());
     }
 }

@@ -122,8 +122,8 @@ impl PcapngReader {
         let [block_type, block_len] = fields.words().expect("a block's head has 12 bytes");
         if block_len % 4 != 0 || !(BLOCK_HEAD as u32..=BLOCK_BYTES_MAX).contains(&block_len) {
             return Err(format!(
-                "a block of type {block_type:#x} says it has {block_len} bytes, \
-                 not a multiple of 4 from {BLOCK_HEAD} to {BLOCK_BYTES_MAX}"
+                "a block of type {block_type:#x} has length {block_len}: \
+                 expected a multiple of 4 from {BLOCK_HEAD} to {BLOCK_BYTES_MAX}"
             ));
         }
         Ok((block_type, block_len as usize))
@@ -135,7 +135,7 @@ impl PcapngReader {
         let trailing_len = Fields::new(trailer, 0, self.order).u32().expect("the trailer has 4 bytes");
         let block_len = block.len() + TRAILING_LENGTH;
         if trailing_len as usize != block_len {
-            return Err(format!("a block says {block_len} bytes at its head and {trailing_len} at its end"));
+            return Err(format!("a block has length {block_len} at its head and {trailing_len} at its end"));
         }
         Ok(Fields::new(block, BODY_START, self.order))
     }

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_names_the_bytes_of_its_block() {
+    fn a_step_locates_the_bytes_of_its_block() {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
         let section = words(&[0x0a0d_0d0a, 28, 0x1a2b_3c4d, 1, u32::MAX, u32::MAX, 28]);
         let block = words(&[0xbad, 16, 0x0403_0201, 16]);

@@ -195,7 +195,7 @@ fn a_truncated_packet_has_a_readable_error() {
     let cut = &Little.enhanced(6, [5, 6, 7, 8])[..30];
     assert_eq!(
         error_after_a_packet(cut),
-        "the savefile ends inside a packet that begins at byte 84: 30 of 36 bytes are there"
+        "the savefile ends inside a packet that begins at byte 84: 30 of 36 bytes are present"
     );
 }
 
@@ -210,11 +210,11 @@ fn the_error_of_a_block_has_its_offset() {
     let newer = Little.block(0x0a0d_0d0a, &Little.words(&[0x1a2b_3c4d, 2, 0, 0]));
     let orderless = Little.block(0x0a0d_0d0a, &Little.words(&[0x1a2b_3c4e, 1, 0, 0]));
     for (tail, problem) in [
-        (unequal, "a block says 16 bytes at its head and 20 at its end"),
+        (unequal, "a block has length 16 at its head and 20 at its end"),
         (foreign, "a block belongs to interface 1, but its section has 1 so far"),
         (too_long, "a block of type 0x6 is too short for its contents"),
-        (huge, "a block of type 0x6 says it has 4294967280 bytes, not a multiple of 4 from 12 to 16777216"),
-        (odd, "a block of type 0x6 says it has 33 bytes, not a multiple of 4 from 12 to 16777216"),
+        (huge, "a block of type 0x6 has length 4294967280: expected a multiple of 4 from 12 to 16777216"),
+        (odd, "a block of type 0x6 has length 33: expected a multiple of 4 from 12 to 16777216"),
         (cut_option, "a block of type 0x1 is too short for its contents"),
         (newer, "the section has pcapng version 2.0, not 1.0"),
         (orderless, "the section header has no byte-order magic"),

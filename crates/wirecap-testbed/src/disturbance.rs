@@ -324,7 +324,7 @@ pub fn unless_void<T>(what: &str, trial: impl FnMut(&Watch) -> Result<T, String>
     outcome.ok()
 }
 
-/// Runs of `trial` with the disturbance of each.
+/// A function that runs `trial`, and also returns the disturbance of this run.
 fn watched<T>(
     mut trial: impl FnMut(&Watch) -> Result<T, String>,
 ) -> impl FnMut() -> (Result<T, String>, Disturbance) {
@@ -408,8 +408,8 @@ mod tests {
         assert!(!seen.thread.is_empty(), "{seen}");
     }
 
-    /// What [`repeat`] makes of runs that are disturbed or not, and fail but for the last if that `succeeds`; and the
-    /// number of runs it made. The outer error is what it panics with.
+    /// Calls [`repeat`] with runs that fail, except the last one if `succeeds`; `disturbed` has a value for
+    /// each run. Returns the result and the number of runs. The outer error is the message of a panic.
     fn repeated(disturbed: &[bool], succeeds: bool) -> (Result<Result<(), String>, String>, usize) {
         let mut runs = 0;
         let outcome = panic::catch_unwind(AssertUnwindSafe(|| {

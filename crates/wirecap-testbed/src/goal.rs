@@ -92,7 +92,7 @@ pub struct Goals {
 }
 
 impl Goals {
-    /// No goal of this bench is judged yet.
+    /// Starts with no judged goal of this bench.
     #[must_use]
     pub fn of(bench: &'static str) -> Self {
         Self { bench, begun: Instant::now(), stolen: stolen(), verdicts: Vec::new() }
@@ -157,7 +157,7 @@ impl Goals {
     }
 }
 
-/// Appends a row to a file that begins with its columns.
+/// Appends a row to a CSV file; a new file first gets its header row.
 fn append(path: &Path, row: &str) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     if file.metadata()?.len() == 0 {
@@ -252,14 +252,14 @@ mod tests {
         assert_eq!(of(met, &rounds(&[f64::NAN], 0), 0.0), Verdict::Void);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX), Verdict::Met);
         assert_eq!(of(met, &rounds(&[1.0], 0), STEAL_SHARE_MAX + 0.001), Verdict::Void);
-        // Its figure is stated nevertheless.
+        // A void goal also has its figures.
         let (_, reason) = verdict(met, &rounds(&[1.0, 2.0, 6.0], 2), 0.0);
         assert_eq!(reason, "2.000 (1.000..6.000), but 2 of 3 rounds were disturbed");
         assert_eq!(verdict(met, &[], 0.5).1, "the host used 50.0 % of the processors");
     }
 
     #[test]
-    fn a_file_of_goals_has_its_columns_once() {
+    fn a_goals_file_has_one_header_row() {
         let path = env::temp_dir().join(format!("wirecap-goals-{}", std::process::id()));
         ["one\n", "other\n"].iter().for_each(|row| append(&path, row).unwrap());
         let text = std::fs::read_to_string(&path).unwrap();

@@ -19,8 +19,8 @@ use crate::{AfXdpSender, Namespace, SetupError, VethPair};
 /// Time limit for waiting on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Receives again if the process was stopped meanwhile: unlike other reads, one with a time limit then fails
-/// (signal(7)).
+/// Calls `receive` again if it was interrupted because the process was stopped and continued: unlike other
+/// reads, a receive with a time limit then fails with EINTR (signal(7)).
 ///
 /// # Errors
 ///
@@ -98,9 +98,9 @@ pub fn skewed_time(usual_seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(usual_seconds))
 }
 
-/// The savefiles below the folder of traces, in order: that of `WIRECAP_TRACES`, or `shared/traces` beside the project's folder.
-/// If there is no such folder, there are none, and a message is printed to standard error: the traces are not part of the
-/// project.
+/// The savefiles in the folder of traces and its subfolders, in order. The folder is `$WIRECAP_TRACES`, or
+/// `shared/traces` next to the project's folder. If there is no such folder, there are none, and a message is
+/// printed to standard error: the traces are not part of the project.
 ///
 /// # Panics
 ///

@@ -80,11 +80,11 @@ pub(crate) struct Shared {
     alarms: Vec<Arc<OwnedFd>>,
     /// Interfaces that are no longer captured, by index.
     failures: Mutex<Vec<(usize, Failure)>>,
-    /// There are some.
+    /// Whether there are any of these interfaces.
     has_failed: AtomicBool,
     /// The kernel's messages about interfaces, if they are watched.
     events: Option<Arc<Events>>,
-    /// Interfaces that go away may come back.
+    /// Whether removed interfaces may return.
     pub(crate) waits_for_interfaces: bool,
     started: Instant,
     running: Mutex<Running>,
@@ -202,8 +202,9 @@ struct Attached {
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
     was_handed_back: bool,
-    /// The device's drop count when its previous interface was removed, and at the last reading.
+    /// The drops of removed interfaces that this one replaces.
     drops_before: u64,
+    /// The drops of the current interface at the last reading, and the time of that reading.
     drops_seen: u64,
     drops_read: Instant,
 }

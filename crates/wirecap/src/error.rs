@@ -240,7 +240,7 @@ impl fmt::Display for OpenError {
             }
             Self::SettingsDiffer { interface, setting } => write!(
                 f,
-                "{interface} is named more than once with different values of {setting}, which is one for all its rings"
+                "{interface} is named more than once with different values of {setting}; all its rings must use the same value"
             ),
             Self::BadParameter { parameter, value, allowed } => {
                 write!(f, "invalid {parameter} {value}: expected {allowed}")
@@ -355,7 +355,7 @@ impl fmt::Display for OpenError {
             Self::PacketPermitted(error) => {
                 write!(
                     f,
-                    "{error}; or use --engine packet, for which CAP_NET_RAW, which this process has, suffices"
+                    "{error}; or use --engine packet, which needs only CAP_NET_RAW; this process has it"
                 )
             }
             Self::Filter(error) => error.fmt(f),

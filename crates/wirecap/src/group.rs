@@ -96,7 +96,7 @@ impl Place {
     fn new(home: usize, ring: &Arc<dyn Ring>, mode: Mode) -> Self {
         let limit = match mode {
             Mode::Basic => u32::MAX,
-            // No backlog is above the whole pool.
+            // A backlog never exceeds the whole pool.
             Mode::Advanced(threshold) if threshold >= 1.0 => ring.capacity(),
             Mode::Advanced(threshold) => (threshold * f64::from(ring.usable())) as u32,
         };
@@ -573,8 +573,8 @@ impl Group {
         self.gone.fetch_add(1, Ordering::Release);
     }
 
-    /// In basic mode no other worker may take the packets of one that is gone: return an error, because the ring would
-    /// fill up unnoticed.
+    /// In basic mode, no other worker may take the packets of a worker that is gone. Returns an error,
+    /// because the ring would fill up unnoticed.
     fn check_for_orphans(&self) -> Result<(), CaptureError> {
         // In this order: a worker that left because the capture ended causes no error.
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {

@@ -382,7 +382,8 @@ impl<T: Copy> Producer<T> {
         self.head
     }
 
-    /// Appends the filled slots to `out` that the consumer has not taken yet; it may take them meanwhile.
+    /// Appends to `out` the filled slots that the consumer has not taken yet. The consumer may take them
+    /// during this call.
     ///
     /// # Errors
     ///

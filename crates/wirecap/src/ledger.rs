@@ -1,4 +1,4 @@
-//! The ledger: the exact account of every packet.
+//! The ledger: the account of a capture's packets.
 //!
 //! *seen*: reached the capture. *filtered*: seen, and rejected by the filter. *offered* = seen - filtered. *delivered*:
 //! handed out in a chunk. offered = delivered + dropped, with drops by reason. A number that is not counted is `None`,

@@ -43,7 +43,7 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn identity(&self) -> &Arc<RingIdentity>;
     /// R x M: the number of packets that it can hold.
     fn capacity(&self) -> u32;
-    /// How many of these the kernel fills without a risk of loss; T is a share of them.
+    /// Number of packets that the ring can hold without a risk of loss; T is a share of it.
     fn usable(&self) -> u32 {
         self.capacity()
     }

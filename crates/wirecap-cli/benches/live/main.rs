@@ -1,8 +1,9 @@
 //! Measures wirecap on a live veth pair, in comparison with a bare AF_XDP loop and with other programs. Each part prints
 //! whether its goals are met; with `--check` the bench fails if a goal is missed, or void because the machine was not quiet.
 //!
-//! `make bench` runs all parts; `cargo bench -p wirecap-cli --bench live -- rates` runs one of them. Without `--bench`,
-//! as under `cargo test`, or with `--quick`, every part runs briefly, to check that it works. Requires root.
+//! `make bench` runs all parts; `cargo bench -p wirecap-cli --bench live -- rates` runs one of them. Without
+//! `--bench`, as under `cargo test --bench live`, or with `--quick`, every part runs briefly, to check that
+//! it works. Requires root.
 
 mod count;
 mod filter;
@@ -102,7 +103,7 @@ impl Effort {
         if self.quick { quick } else { full }
     }
 
-    /// Repeats a measurement while it is disturbed, except in a quick run, of which no figure is used.
+    /// Repeats a measurement while it is disturbed, except in a quick run, whose figures are not used.
     fn calmest<T>(self, mut measure: impl FnMut() -> Outcome<(Run, T)>) -> Outcome<(Run, T)> {
         if self.quick { measure() } else { bed::calmest(measure) }
     }

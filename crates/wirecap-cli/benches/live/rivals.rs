@@ -20,8 +20,8 @@ use crate::Effort;
 const BY_PACKET: &str = "--timestamp packet";
 /// Buffer memory of each recorder.
 const BUFFER_MIB: u32 = 64;
-/// Longer than the timeout after which the kernel hands out a partly filled block of a packet ring: one second for
-/// tcpdump.
+/// Longer than the timeout after which the kernel delivers a partly filled block of a packet ring: one second
+/// for tcpdump.
 const CALM: Duration = Duration::from_millis(1200);
 /// A rate is sustained only if the sender reaches at least this share of it.
 const SENDER_SHARE: f64 = 0.98;

@@ -95,7 +95,8 @@ fn capture(bed: &Bed, socket: &Path) -> Outcome<Receiver> {
     bed.receive(&crate::wirecap().with(&format!("count -i a1 -R 512 --json --http {path}")), "capturing")
 }
 
-/// Calls `work`. If there is a socket, another thread scrapes it meanwhile. Also returns the number of scrapes.
+/// Calls `work`. If there is a socket, another thread scrapes it during the call. Also returns the number of
+/// scrapes.
 fn scraping<T>(socket: Option<&Path>, work: impl FnOnce() -> Outcome<T>) -> Outcome<(T, u64)> {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {

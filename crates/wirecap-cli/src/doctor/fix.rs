@@ -38,7 +38,7 @@ pub(crate) struct Journal {
 /// A change that was made.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Entry {
-    /// The network namespace in which it was: an interface of the same name elsewhere is another one.
+    /// The network namespace of the change: in another namespace, the same name is another interface.
     namespace: String,
     change: Change,
 }

@@ -25,13 +25,13 @@ impl Latency {
         Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are in order"))
     }
 
-    /// Notes the time that a packet took.
+    /// Records the time that a packet took.
     #[inline]
     pub(crate) fn note(&mut self, nanos: u64) {
         self.0.saturating_record(nanos);
     }
 
-    /// Adds what another one has noted.
+    /// Adds the times that another one has recorded.
     pub(crate) fn add(&mut self, other: &Self) {
         self.0.add(&other.0).expect("both have the same bounds");
     }

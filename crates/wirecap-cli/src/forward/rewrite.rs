@@ -61,8 +61,7 @@ impl Changes {
         for name in named {
             if !interfaces.contains(&name) {
                 let known = interfaces.join(" and ");
-                let message =
-                    format!("--rewrite applies to packets from {name}, but packets come from {known}");
+                let message = format!("--rewrite names {name}, but packets are received on {known}");
                 return Err(Failure::Usage(message));
             }
         }
@@ -218,7 +217,7 @@ mod tests {
         assert_eq!(changes[0].0, [Change::Pop, push(1)]);
         assert_eq!(changes[1].0, [push(1), push(2)]);
         let refused = Changes::of(&rewrites, &["a", "c"]).unwrap_err().to_string();
-        assert!(refused.contains("from b") && refused.contains("a and c"), "{refused}");
+        assert!(refused.contains("names b") && refused.contains("a and c"), "{refused}");
     }
 
     #[test]

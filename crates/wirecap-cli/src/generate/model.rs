@@ -78,7 +78,7 @@ fn frames(arguments: &Arguments, own_mac: [u8; 6], frame_bytes_max: u16) -> Resu
     let options = &arguments.model;
     let pattern = Pattern::from(options.model.expect("a model was named"));
     if pattern == Pattern::Standard && (arguments.rate.is_some() || arguments.flows.is_some()) {
-        let message = "--model standard has a rate and flows of its own; leave out --rate and --flows";
+        let message = "--model standard sets the rate and the flows; omit --rate and --flows";
         return Err(Failure::Usage(message.to_owned()));
     }
     let plain = Model::new(pattern, options.seed);

@@ -79,8 +79,8 @@ pub(crate) fn run_paper(arguments: &PaperArguments) -> Result<(), Failure> {
     let quick = if arguments.quick { " --quick" } else { "" };
     let about = format!(
         "wirecap {}: tables and figures of WireCAP (Wu and DeMar, IMC 2014) and of Fusco and Deri (IMC 2010), \
-         simulated with the papers' parameters and put beside what the papers print. The same seed gives the \
-         same page, byte for byte.",
+         simulated with the papers' parameters and compared with the values that the papers print. The same \
+         seed gives the same page, byte for byte.",
         env!("CARGO_PKG_VERSION")
     );
     let report = Report {
@@ -134,7 +134,7 @@ impl Common {
         Ok(Some(runner.run(&experiments, &Watching::begin()?)?))
     }
 
-    /// The part of the command line that says which experiments were chosen.
+    /// The part of the command line that selects the experiments.
     fn chosen(&self) -> String {
         if self.only.is_empty() { String::new() } else { format!(" --only {}", self.only.join(",")) }
     }

@@ -71,7 +71,7 @@ fn files(count: usize) -> String {
     count_of(count as u64, "file", "files")
 }
 
-/// Returns the files not yet indexed when it must end.
+/// Indexes files. Returns those that are not indexed when it must end.
 fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<PathBuf> {
     be_idle();
     let mut left = Vec::new();
@@ -83,7 +83,7 @@ fn work(files: &Receiver<PathBuf>, ends: &AtomicBool, writing: &Writing) -> Vec<
     left
 }
 
-/// Whether it need not be tried again.
+/// Indexes a file. Returns whether another attempt is unnecessary.
 fn index(path: &Path, goes_on: &mut dyn FnMut(u64) -> bool, writing: &Writing) -> bool {
     let outcome = ensure(path, goes_on);
     if !goes_on(0) && !matches!(outcome, Ok(Ensured::There | Ensured::Written { .. })) {

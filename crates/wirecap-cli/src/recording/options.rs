@@ -200,7 +200,7 @@ impl Plan {
     }
 }
 
-/// When files end, and how many are kept, as one process tells another.
+/// When files end, and how many are kept, as one process sends it to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rules {
@@ -377,13 +377,13 @@ impl Plan {
         }
     }
 
-    /// Opens what gets a line for each complete file, for the case that it cannot be opened later.
+    /// Opens the output for the paths of complete files now, because it may not be possible later.
     pub(crate) fn open_line(&mut self) -> Result<(), Failure> {
         self.line = self.line()?.map(Line::Open);
         Ok(())
     }
 
-    /// What gets a line for each complete file.
+    /// The output for the paths of complete files.
     pub(crate) fn line(&self) -> Result<Option<OwnedFd>, Failure> {
         let failed = |what: &str, error: io::Error| {
             Failure::Failed(format!("cannot write the names of files to {what}: {error}").into())

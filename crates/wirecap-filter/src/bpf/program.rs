@@ -54,7 +54,7 @@ pub struct LoadOptions {
 pub struct Program {
     name: String,
     fd: OwnedFd,
-    /// Once the kernel was asked for it: it never changes.
+    /// Set by the first query to the kernel: the ID never changes.
     id: OnceLock<u32>,
 }
 
@@ -153,7 +153,7 @@ impl Program {
     pub fn try_clone(&self) -> Result<Self, BpfError> {
         let fd = self.fd.try_clone();
         let fd =
-            fd.map_err(|source| BpfError::new("have one more descriptor of program", &self.name, source))?;
+            fd.map_err(|source| BpfError::new("duplicate the descriptor of program", &self.name, source))?;
         Ok(Self { name: self.name.clone(), fd, id: self.id.clone() })
     }
 

@@ -218,11 +218,11 @@ fn an_index_is_not_written_for_a_file_that_was_replaced() {
     write(&path, &built.index).expect_err("it is that of another file");
     assert_eq!(load(&path), Err(Without::Missing));
     let names = fs::read_dir(folder.path()).unwrap().count();
-    assert_eq!(names, 1, "nothing stays beside the file");
+    assert_eq!(names, 1, "the directory has no other file");
 }
 
 #[test]
-fn an_index_that_cannot_be_written_is_not_a_segment_that_cannot_be_read() {
+fn an_index_that_cannot_be_written_is_not_reported_as_an_unreadable_segment() {
     let folder = tempfile::tempdir().unwrap();
     let path = recorded(folder.path(), "s.pcapng", &traffic(0, 100));
     remove(&path).unwrap();

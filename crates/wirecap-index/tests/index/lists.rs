@@ -75,7 +75,7 @@ fn the_rows_of_many_flows_are_selected_by_addresses_and_ports() {
             ends == [Some(source), Some(destination)] || ends == [Some(destination), Some(source)]
         };
         assert!(found.iter().eq(packets.iter().filter(is_between)), "{between}");
-        // The same flows in one of the directions, as a condition and a half of it.
+        // The same flows in one direction, by two conditions, each with an alternative that no flow has.
         let ports = flow.ports.unwrap();
         let from = Ends { source: Some(source), ..Ends::default() };
         let to = Ends { destination: Some(destination), destination_port: Some(ports.1), ..Ends::default() };

@@ -167,7 +167,7 @@ fn find_selects_the_same_packets_as_tcpdump() {
     }
     let count = std::env::var("WIRECAP_EXPRESSIONS").map_or(40, |count| count.parse().unwrap());
     let folder = tempfile::tempdir().unwrap();
-    // A recording of twelve files with short frames, to have many packets.
+    // A recording of twelve files, written in pages of 32 KiB, so that the compressed files have many pieces.
     let mut packets: Vec<Packet> = files.iter().flat_map(|file| packets_of(file)).collect();
     packets.retain(|packet| packet.nanos < 4_000_000_000_000_000_000);
     let mut segments = Vec::new();

@@ -13,7 +13,7 @@ pub struct Axis {
     pub range: Option<(f64, f64)>,
     /// The labelled numbers; if empty, round ones.
     pub ticks: Vec<f64>,
-    /// Stands behind each number.
+    /// The text after each number.
     pub unit: &'static str,
 }
 

@@ -34,9 +34,9 @@ pub struct Group {
 /// One bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Bar {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Stands behind its end.
+    /// The text after its end.
     pub label: String,
     /// Its parts from left to right. A negative part has no length.
     pub parts: Vec<Part>,

@@ -263,7 +263,7 @@ fn mark(canvas: &Canvas<'_>, index: usize, (x, y): (i32, i32)) -> Result<(), Dra
     }
 }
 
-/// The name of a curve beside its right end.
+/// The name of a curve, next to its right end.
 #[derive(Debug)]
 struct Label {
     /// Number of the curve.

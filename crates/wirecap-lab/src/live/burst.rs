@@ -21,7 +21,7 @@ const RING_MIB: u32 = 16;
 const PER_SECOND: u64 = 500_000;
 /// The consumer's time per packet: it processes a tenth of that rate.
 const COST_NS: u64 = 20_000;
-/// Near the capacity of a cell, and the shortest.
+/// Frame lengths: near the capacity of a cell, and the shortest frame.
 const LENGTHS: [u16; 2] = [1514, 60];
 
 /// Loss against burst length.

@@ -13,13 +13,13 @@ use super::receiver::Finished;
 
 /// The placeholder of a file in a command.
 pub const FILE: &str = "FILE";
-/// Longer than any receiver here holds back a partly filled block, unless specified.
+/// Default of `calm`: longer than a receiver holds back a partly filled block.
 const CALM: Duration = Duration::from_millis(60);
 
 /// A program that receives.
 #[derive(Debug, Clone)]
 pub struct Contender {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its command; [`FILE`] is replaced by its output file.
     pub command: CommandLine,
@@ -95,7 +95,7 @@ impl Contender {
         }
     }
 
-    /// On AF_PACKET.
+    /// A contender on AF_PACKET.
     #[must_use]
     pub fn passing(self) -> Self {
         Self { passing: true, ..self }
@@ -107,7 +107,7 @@ impl Contender {
         Self { calm: Duration::from_millis(millis), ..self }
     }
 
-    /// One of a Debian package.
+    /// A contender from a Debian package.
     #[must_use]
     pub fn from_package(self, package: &'static str) -> Self {
         Self { package, ..self }
@@ -161,7 +161,7 @@ fn tally_of_ledger(finished: &Finished) -> Outcome<Tally> {
     Ok(Tally { delivered: finished.ledger("/delivered")?, lost: Some(lost.sum()) })
 }
 
-/// The same for a recorder: packets that its writer discarded are lost, too.
+/// Like [`tally_of_ledger`], for a recorder: packets that its writer discarded also count as lost.
 fn tally_of_recorder(finished: &Finished) -> Outcome<Tally> {
     let Tally { delivered, lost } = tally_of_ledger(finished)?;
     let in_file = finished.ledger("/recorded/in_file")?;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_that_a_recorder_s_writer_discarded_are_lost() {
+    fn packets_discarded_by_the_writer_of_a_recorder_count_as_lost() {
         let recorded = Recorded { writer: 60, written: 40, in_file: 40, ..Recorded::default() };
         let dropped = serde_json::json!({ "no_cell": 5, "ring_full": 0, "other": 0 });
         let ledger = serde_json::json!({ "delivered": 100, "dropped": dropped, "recorded": recorded });

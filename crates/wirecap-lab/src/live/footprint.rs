@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(60);
 struct BurstSender {
     generator: Generator,
     bursts: u64,
-    /// Busy time of all CPUs meanwhile in seconds, as counted by the kernel.
+    /// Busy time of all CPUs during the bursts, in seconds, as counted by the kernel.
     all_cpus_seconds: f64,
 }
 

@@ -72,7 +72,7 @@ impl Scene {
     }
 }
 
-/// Where scenes are played.
+/// The test bed in which scenes run.
 #[derive(Debug)]
 struct Stage {
     bed: Bed,
@@ -117,7 +117,7 @@ impl Stage {
     }
 }
 
-/// What a scene showed.
+/// The results of a scene.
 #[derive(Debug)]
 struct Played {
     scene: Scene,
@@ -230,7 +230,7 @@ impl Played {
         let surplus: f64 = trials.iter().map(|trial| self.surplus_percent(trial)).reduce(f64::min)?;
         let quantity =
             format!("{}: lost where the others get {:.0} %, {words}", contender.name, TELLING * 100.0);
-        // With two digits: less than a tenth of a percentage point may decide.
+        // Two decimals, because less than a tenth of a percentage point may decide.
         let claim = Claim::holds(
             quantity,
             format!("{surplus:.2} % or more"),

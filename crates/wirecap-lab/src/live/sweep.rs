@@ -19,9 +19,9 @@ pub struct Point {
     pub contender: usize,
     /// The point on the scale.
     pub x: f64,
-    /// Which repetition.
+    /// The number of the repetition.
     pub round: usize,
-    /// What came of it.
+    /// The trial and its results.
     pub trial: Trial,
 }
 
@@ -335,7 +335,7 @@ mod tests {
             }
         })
         .unwrap();
-        // Four of the first, and the third once and once more.
+        // Four trials of the first contender; the third one is tried once and repeated once.
         assert_eq!((tries, sweep.points.len()), (6, 4));
         let mut findings = Findings::default();
         sweep.account(&mut findings, "sweep", "x");

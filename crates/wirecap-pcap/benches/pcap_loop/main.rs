@@ -3,9 +3,10 @@
 //!
 //! Run `cargo bench -p wirecap-pcap --bench pcap_loop` on an otherwise idle machine. Arguments after `--`
 //! select parts: `rates`, `cost` (CPU time; `at=RATE` measures at one rate, `rounds=N` sets the number of
-//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups` (instructions
-//! per packet and per wake-up, on any machine), `handlers` (handlers in threads). With `--check` it fails if a goal is
-//! missed, or void because the machine was not quiet. As a test it runs with little load.
+//! rounds), `polling` (the same of a program that waits on the descriptor), `instructions` and `wakeups`
+//! (instructions per packet and per wake-up, on any machine), `handlers` (handlers in threads). With
+//! `--check` it fails if a goal is missed, or void because the machine was not quiet.
+//! `cargo test --bench pcap_loop` runs it with little load.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -266,7 +267,7 @@ impl Bench {
     }
 
     /// Counts user-space instructions from one sleep to the next at low rates, including those for packets
-    /// that arrive meanwhile.
+    /// that arrive in between.
     fn count_instructions_of_wakeups(&self) -> Outcome<()> {
         if Command::new("valgrind").arg("--version").output().is_err() {
             skip("valgrind is not installed");

@@ -1,7 +1,7 @@
 //! Passes packets from the worker to the program. All functions require the handle's turn.
 //!
-//! The functions that run at each wake-up, here, in `read` and in the engine, are in a section of their own. So their code
-//! is on few pages, beside each other: after a sleep it is in no cache, and each page is another miss.
+//! The functions that run at each wake-up, here, in `read` and in the engine, are in a separate section, so
+//! their code is on few adjacent pages: after a sleep the code is in no cache, and each page is another miss.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -53,7 +53,7 @@ const DISAPPEARED: &str = "The interface disappeared";
 
 /// The error if another process has read from the handle since a fork.
 const READ_ELSEWHERE: &str =
-    "wirecap: another process has read from this handle since the fork; the engine xdp serves one";
+    "wirecap: another process has read from this handle since the fork; the engine xdp serves one process";
 
 /// The state that reading changes. As in [`Live`], fields that every wake-up uses come first.
 #[repr(C)]
@@ -284,8 +284,8 @@ impl Live {
         self.disturbances.load(Ordering::Acquire) != batch.disturbances
     }
 
-    /// Whether the rest of `batch` after `packet` is still valid: there was no read meanwhile, and filter and direction
-    /// are the same.
+    /// Whether the rest of `batch` after `packet` is still valid: there was no later read, and filter and
+    /// direction are the same.
     ///
     /// # Safety
     ///

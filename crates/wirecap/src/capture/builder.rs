@@ -224,16 +224,17 @@ impl CaptureBuilder {
         self
     }
 
-    /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds T, a share of the
-    /// pool from 0 to 1 (never); 0.6 is a good start. With the engine `packet`, T is a share of three quarters of the pool, because the
-    /// kernel may lose packets beyond ([`Guarantee::USABLE_IN_BLOCKS`](crate::Guarantee::USABLE_IN_BLOCKS)).
+    /// Advanced mode of the paper: workers also read rings of their buddies whose backlog exceeds T, a share
+    /// of the pool from 0 to 1 (1: never); 0.6 is a good start. With the engine `packet`, T is a share of
+    /// three quarters of the pool, because the kernel may lose packets if more is in use
+    /// ([`Guarantee::USABLE_IN_BLOCKS`](crate::Guarantee::USABLE_IN_BLOCKS)).
     pub fn advanced(mut self, threshold: f64) -> Self {
         self.mode = Mode::Advanced(threshold);
         self
     }
 
-    /// Advanced mode: buddies drain the rings of a worker that has not asked for a chunk for this long, whatever the
-    /// backlog. Default 1 s.
+    /// Advanced mode: buddies drain the rings of a worker that has not requested a chunk for this long,
+    /// whatever the backlog. Default 1 s.
     pub fn stuck_after(mut self, away: Duration) -> Self {
         self.stuck_after = away;
         self

@@ -155,7 +155,7 @@ impl Target {
         Err(OpenError::NoHardwareClock { interface, reason })
     }
 
-    /// The device's counters; unknown if they include other packets.
+    /// The device's counters; its drop count is unknown if it includes other packets.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
         // A veth's own count also includes captured packets that the host's stack discarded.
         let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();

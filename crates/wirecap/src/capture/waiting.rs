@@ -30,9 +30,10 @@ pub(crate) const PACKET_TIME: Duration = Duration::from_nanos(67);
 const SLEEP_PER_CELL: Duration = Duration::from_nanos(PACKET_TIME.as_nanos() as u64 / 8);
 /// Interval at which a polling worker checks whether its interface still exists, which no descriptor reports.
 pub(crate) const LOOK_ROUND: Duration = Duration::from_secs(1);
-/// In advanced mode it also checks whether a buddy needs help that cannot call, because it is busy with one chunk or stuck. In both
-/// modes it checks whether rings have all required free cells. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms. In a virtual
-/// machine a wake-up costs about 60 us: 0.3 % of a core for each idle worker.
+/// In advanced mode, interval at which an idle worker also checks whether a buddy needs help: a buddy that is
+/// busy with one chunk or stuck cannot wake it. In both modes it checks whether rings have all required free
+/// cells. A full pool of 131,072 cells takes 5 Mpackets/s for 26 ms. In a virtual machine a wake-up costs
+/// about 60 us: 0.3 % of a core for each idle worker.
 pub(crate) const LOOK_ROUND_FOR_BUDDIES: Duration = Duration::from_millis(20);
 /// Number of immediate retries to get a chunk of a ring above T from which other workers are capturing. Their captures
 /// take microseconds; a worker that was preempted during one needs the processor.

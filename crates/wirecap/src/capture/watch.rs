@@ -151,7 +151,7 @@ enum Carrier {
     Steady,
     /// It was lost and is back.
     Flapped,
-    /// It is away.
+    /// It is lost.
     Gone,
 }
 
@@ -281,7 +281,7 @@ enum State {
 }
 
 impl State {
-    /// This state, unless it is in order: then the one that `next` finds.
+    /// Returns this state if it is not in order, otherwise the state that `next` finds.
     fn and_then(self, next: impl FnOnce() -> Self) -> Self {
         match self {
             Self::Well => next(),
@@ -404,8 +404,9 @@ impl Attached {
         Ok(())
     }
 
-    /// What the next look has to ask the kernel. It reports changes of virtual interfaces, except of their queues and
-    /// programs; a device on a bus may also change its carrier for a moment, and is always looked at.
+    /// What the next look must query. The kernel reports changes of virtual interfaces, except of their
+    /// queues and programs. A device on a bus is always queried, since its carrier may also change for only a
+    /// moment.
     fn scope(&self, changes: &Changes) -> Scope {
         let watched = &self.watched;
         let is_told = watched.vital.is_none() && !changes.host && watched.unseen_now().is_none();
@@ -423,7 +424,7 @@ impl Attached {
         if let Some(unplaced) = &self.unplaced {
             unplaced.count();
         }
-        // A ledger may have read them.
+        // The drops are not read if a ledger has just read them.
         if builder.reattach && self.watched.gap().is_none() && self.drops_read.elapsed() >= COUNT_PERIOD {
             let _stored_in_drops_seen = self.device_drops();
         }
@@ -448,7 +449,8 @@ impl Attached {
         }
     }
 
-    /// The state of a device without a carrier: one that restarts has none for a time, and is still silent.
+    /// The state of a device without a carrier. A device that restarts has no carrier for a time, and remains
+    /// silent.
     fn without_carrier(&mut self) -> State {
         self.watched.pulse.forgive();
         let reason =

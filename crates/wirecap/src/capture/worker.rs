@@ -35,7 +35,7 @@ pub struct Worker {
     told: bool,
     alarm: Alarm,
     placement: Placement,
-    /// The thread was pinned as `placement` says.
+    /// The thread was pinned according to `placement`.
     placed: bool,
     /// When the home rings' interfaces were last checked.
     checked: Instant,
@@ -224,7 +224,7 @@ impl Worker {
     }
 
     /// Makes the next wait for a chunk poll at once, without the short sleeps in which packets otherwise accumulate: for
-    /// a caller that rests by itself, as long as packets may wait, and has found nothing.
+    /// a caller that has already slept as long as packets may wait, and has found none.
     pub fn skip_sleeps(&mut self) {
         self.waiting.skip_sleeps();
     }
@@ -266,8 +266,8 @@ impl Worker {
         if chunk.is_some() || self.finished {
             return Ok(chunk);
         }
-        // The caller will poll now. From here on, a worker that needs help must ring; one that needed it before is
-        // found by asking again.
+        // The caller will poll now. From here on, a worker that needs help must ring. The second `ask` finds
+        // a worker that needed help before.
         self.alarm.silence();
         self.shared.group.set_asleep(self.index, true);
         self.ask()
@@ -353,7 +353,7 @@ impl Worker {
                 let failed =
                     |errno: Errno| CaptureError::System { action: "wait for packets", source: errno.into() };
                 if !self.alarm.wait(time.min(longest)).map_err(failed)? {
-                    // Nothing came: a short sleep would only be another wake-up.
+                    // No packets arrived: a short sleep would only be another wake-up.
                     self.waiting.skip_sleeps();
                 }
             }

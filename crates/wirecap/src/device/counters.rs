@@ -55,14 +55,16 @@ impl Device {
     /// A veth's [source](DropSource) changes with its programs: to count the loss of a capture, read first after its
     /// program was attached, and last before it is detached.
     ///
-    /// # Errors If the interface is gone, the kernel does not answer, or the calling thread is in another network
+    /// # Errors
+    ///
+    /// If the interface is gone, the kernel does not answer, or the calling thread is in another network
     /// namespace.
     pub fn counters(&self) -> Result<DeviceCounters, DeviceError> {
         self.counters_from(true)
     }
 
-    /// As [`counters`](Self::counters). Unless `receiver_too`, a [veth's own count](DropSource::VethReceiver), which takes
-    /// four of the five queries to the kernel, is not read, and is unknown.
+    /// As [`counters`](Self::counters). Unless `receiver_too`, a [veth's own count](DropSource::VethReceiver)
+    /// is not read and is unknown: it takes four of the five queries to the kernel.
     pub(crate) fn counters_from(&self, receiver_too: bool) -> Result<DeviceCounters, DeviceError> {
         let mut netlink = self.reconnect()?;
         let counters = match reporter(self.kind.as_deref(), self.driver.as_deref()) {
@@ -120,9 +122,9 @@ impl Device {
     }
 }
 
-/// All drops without those that sockets count. The sockets' are read before and after the others: if they are the same,
-/// the difference is exact. While packets are dropped all the time, it is too large by those between two readings, never
-/// too small.
+/// All drops, minus those that sockets count. The sockets' counts are read before and after the others: if
+/// they have not changed, the difference is exact. While sockets drop packets all the time, the difference is
+/// too large by the drops between two readings, but never too small.
 fn without_the_sockets(
     mut all: impl FnMut() -> io::Result<u64>,
     mut by_sockets: impl FnMut() -> io::Result<Option<u64>>,
@@ -135,14 +137,14 @@ fn without_the_sockets(
         if after == before {
             return Ok(Some(rest));
         }
-        // The count only grows: what an earlier reading exceeds it by, a later one need not.
+        // Each reading is exact or too large, so the least one is the best.
         least = least.min(rest);
         before = after;
     }
     Ok(Some(least))
 }
 
-/// Readings of counters that change meanwhile.
+/// Maximum number of readings of counters that change between readings.
 const READINGS_MAX: usize = 8;
 
 /// The counters that show a device's losses.
@@ -176,7 +178,7 @@ fn peer_errors(netlink: &mut Netlink, link: &Link) -> io::Result<Option<u64>> {
 }
 
 /// The sum over the queues of a driver's statistic: those named with a number between `before` and `after`.
-/// None if it has no such statistic (a veth's came with Linux 5.5).
+/// `None` if the driver has no such statistic (veth has one since Linux 5.5).
 fn queue_sum(statistics: &[(String, u64)], before: &str, after: &str) -> Option<u64> {
     let is_queue = |name: &str| {
         let number = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));

@@ -22,19 +22,19 @@ pub(crate) struct Glance {
     pub(crate) rx_queues: Option<u32>,
 }
 
-/// A connection to the kernel in the network namespace of one device, and what it last answered; none before the first
-/// look.
+/// A connection to the kernel in the network namespace of one device, and the kernel's last answer; none
+/// before the first look.
 #[derive(Debug, Default)]
 pub(crate) struct Connection(Option<(Netlink, Last)>);
 
 #[derive(Debug)]
 struct Last {
-    /// When everything was looked up.
+    /// When everything was last queried.
     whole: Instant,
     glance: Option<Glance>,
 }
 
-/// What a look asks the kernel; the rest is as it was at the last look.
+/// What a look queries from the kernel; the other values are those of the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
     /// Everything.
@@ -45,17 +45,17 @@ pub(crate) enum Scope {
     Nothing,
 }
 
-/// Everything is looked up this often, even if the kernel has reported no change.
+/// Interval at which everything is queried, even if the kernel has reported no change.
 const WHOLE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Device {
-    /// Looks at the interface; `None` if it is gone. Some microseconds.
+    /// Looks at the interface; `None` if it is gone. Takes some microseconds.
     pub(crate) fn look(&self) -> Result<Option<Glance>, DeviceError> {
         self.look_over(&mut self.reconnect()?)
     }
 
     /// As [`look`](Self::look), over a connection that is kept between looks, unless an error occurred. Opening one takes a
-    /// third of the time of a look. The first look asks for everything.
+    /// third of the time of a look. The first look queries everything.
     pub(crate) fn look_again(
         &self,
         kept: &mut Connection,

@@ -23,7 +23,7 @@ pub struct Guarantee {
     pub geometry: Geometry,
     /// u: the share of a pool that the kernel fills without a risk of loss.
     pub usable: f64,
-    /// T, as a share of this share.
+    /// T, as a share of the usable part of the pool.
     pub threshold: f64,
     /// W: the number of workers that share the load.
     pub workers: usize,
@@ -49,7 +49,7 @@ impl fmt::Display for Shortfall {
         let [ring, group] = [self.ring_rate, self.group_rate].map(|rate| grouped(rate as u64));
         write!(
             f,
-            "one ring may lose packets above {ring} per second, and the workers can process {group}; "
+            "a ring that receives more than {ring} packets per second may lose some, although the workers can process {group}; "
         )?;
         match self.chunks_needed {
             Some(chunks) => write!(f, "use a pool of {} chunks or a lower threshold", grouped(chunks.into())),
@@ -170,8 +170,8 @@ mod tests {
     fn a_shortfall_names_the_missing_chunks() {
         assert_eq!(guarantee(64, 200, 50).shortfall(), None);
         let shallow = guarantee(256, 8, 50).shortfall().unwrap();
-        let text = "one ring may lose packets above 11,130 per second, and the workers can process 36,000; use a pool \
-                    of 15 chunks or a lower threshold";
+        let text = "a ring that receives more than 11,130 packets per second may lose some, although the workers can \
+                    process 36,000; use a pool of 15 chunks or a lower threshold";
         assert_eq!(shallow.to_string(), text);
     }
 

@@ -432,7 +432,8 @@ impl PacketRing {
                 super_packets += u64::from(frame.wire_len > longest);
             }
             index += 1;
-            // SAFETY: the header and the bytes were checked to be in the block, which is held meanwhile.
+            // SAFETY: the header and the bytes were checked to be in the block, which is held during this
+            // call.
             each(unsafe { Head::of_frame(header, frame.descriptor, frame.wire_len, snap_len) });
         });
         side.handed_out.count_in_place(0, bytes, super_packets);

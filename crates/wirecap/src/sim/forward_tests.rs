@@ -424,7 +424,7 @@ fn an_engine_that_returns_a_cell_twice_is_detected() {
     owners.give_back(&[Descriptor::default()]);
 }
 
-/// The kernel is called for each part of a large batch, so the parts before leave the ring.
+/// The kernel is called for each part of a large batch, so earlier parts leave the ring.
 #[test]
 fn a_batch_that_is_larger_than_the_ring_is_sent_in_parts() {
     let geometry = Geometry { chunk_cells: BATCH, chunks: 2, cell_bytes: 64 };

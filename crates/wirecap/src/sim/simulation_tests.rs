@@ -125,7 +125,7 @@ fn random_schedules_break_no_promise() {
         dropped.set(dropped.get() + outcome.ledger.total.dropped.total());
         lossless.set(lossless.get() + u64::from(outcome.ledger.is_lossless()));
     });
-    // Of everything something, or the schedules try nothing.
+    // Each of these must occur, otherwise the schedules test nothing.
     if std::env::var_os("WIRECAP_SEED").is_none() {
         assert!(offloaded.get() > schedules() && dropped.get() > schedules());
         assert!((schedules() / 10..schedules()).contains(&lossless.get()), "{lossless:?} lossless");
@@ -203,8 +203,8 @@ fn offloading_below_the_threshold_is_detected() {
     assert!(matches!(broken[0], BrokenPromise::Offloading { ring: 0, .. }), "{broken:?}");
 }
 
-/// The former behaviour: the helper finds a packet of its own after each rest, so packets are lost that the group could
-/// process.
+/// The former behaviour: the helper finds a packet of its home ring after each rest, so the group loses
+/// packets that it could process.
 #[test]
 fn a_worker_that_rests_while_a_ring_is_above_the_threshold_is_detected() {
     let (config, _) = SCENES[2].config(Policy { next: Next::HomeFirst, ..Policy::default() });
@@ -301,7 +301,7 @@ fn nothing_is_lost_where_the_guarantee_holds() {
             lost_without.set(lost_without.get() + u64::from(!is_lossless));
         }
     });
-    // Of everything something, or the schedules try nothing.
+    // Each of these must occur, otherwise the schedules test nothing.
     println!("{held:?} held, {lost_without:?} lost where it does not, {offloaded:?} offloaded");
     if std::env::var_os("WIRECAP_SEED").is_none() {
         assert!(held.get() > schedules() / 8 && offloaded.get() > schedules() / 4 && lost_without.get() > 0);
@@ -377,7 +377,8 @@ impl Scene {
 }
 
 /// Compares policies: which ring next, how many helpers, which size of chunks. `cargo test --release ...
-/// policies_compared -- --nocapture` prints the table on which the choice is based; a debug build has the default's row.
+/// policies_compared -- --nocapture` prints the table on which the choice is based; a debug build prints only
+/// the row of the default policy.
 #[test]
 fn policies_compared() {
     let of = |next| Policy { next, ..Policy::default() };

@@ -570,7 +570,7 @@ fn the_chunks_of_helpers_are_counted_by_ring_and_worker() {
 }
 
 #[test]
-fn a_worker_with_packets_of_its_own_glances_at_each_ring_in_turn() {
+fn a_worker_with_packets_in_its_home_ring_checks_each_ring_in_turn() {
     let settings = SimSettings { rings: 2, workers: 2, mode: Mode::Advanced(0.1), ..SimSettings::default() };
     let capture = SimCapture::new(&settings);
     // The worker of ring 1 is stuck and notes nothing.
@@ -583,7 +583,7 @@ fn a_worker_with_packets_of_its_own_glances_at_each_ring_in_turn() {
     assert!((1..=after_its_glance).all(|request| ring_of_request(request) == 0));
     receive_short(capture.kernel(1), 200);
     let helped = (after_its_glance + 1..100).find(|&request| ring_of_request(request) == 1);
-    // In between it glances at its own ring.
+    // In between, it checks its own ring.
     assert_eq!(helped, Some(3 * GLANCE_EVERY));
 }
 
@@ -688,7 +688,7 @@ fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
 }
 
-/// The kernel gets this many packets of one cell.
+/// The kernel receives this many packets of one cell each.
 fn receive_short(kernel: &SimKernel, packets: u64) {
     for number in 0..packets {
         kernel.receive(&packet(number, 8), Timestamp::default());
@@ -698,7 +698,7 @@ fn receive_short(kernel: &SimKernel, packets: u64) {
 /// A filter that rejects packets whose first byte is a multiple of 4.
 const EVERY_FOURTH: &str = "4,48 0 0 0,69 0 1 3,6 0 0 1,6 0 0 0";
 
-/// The heads of a chunk agree with its packets.
+/// Checks that the heads of a chunk agree with its packets.
 fn check_heads(chunk: &Chunk) {
     let mut packets = chunk.iter();
     chunk.for_each_head(0..chunk.len(), |head| {
@@ -740,7 +740,7 @@ fn a_chunk_ends_where_a_packet_ends() {
 }
 
 #[test]
-fn the_counts_without_a_lock_are_those_of_the_ring() {
+fn counts_read_without_a_lock_equal_those_of_the_ring() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     let fates: Vec<Fate> =
@@ -758,7 +758,7 @@ fn the_counts_without_a_lock_are_those_of_the_ring() {
 }
 
 #[test]
-fn a_ring_with_warm_cells_takes_as_many_packets_without_its_keeper() {
+fn a_ring_takes_as_many_packets_without_its_keeper_as_it_has_warm_cells() {
     let geometry = Geometry { chunk_cells: 4, chunks: 8, cell_bytes: 64 };
     let unattended = |warm| {
         let capture = SimCapture::new(&SimSettings { geometry, warm, ..SimSettings::default() });
@@ -768,7 +768,7 @@ fn a_ring_with_warm_cells_takes_as_many_packets_without_its_keeper() {
 }
 
 #[test]
-fn every_cell_has_a_place() {
+fn every_cell_is_posted_waiting_captured_or_free() {
     let capture = ring_of_small_chunks();
     let (kernel, mut worker) = (capture.kernel(0), capture.worker(0));
     receive_short(kernel, 10);
@@ -781,7 +781,7 @@ fn every_cell_has_a_place() {
 }
 
 #[test]
-fn rejected_packets_that_wait_at_the_close_are_not_lost() {
+fn rejected_packets_waiting_at_the_close_do_not_count_as_lost() {
     let capture = ring_of_small_chunks();
     let all_but_every_fourth = UserFilter::parse(EVERY_FOURTH);
     capture.rings[0].settle(Check::Everything(all_but_every_fourth));
@@ -796,7 +796,7 @@ fn rejected_packets_that_wait_at_the_close_are_not_lost() {
 }
 
 #[test]
-fn the_count_without_a_lock_has_all_drops_after_the_close() {
+fn the_drop_count_read_without_a_lock_is_complete_after_the_close() {
     let capture = ring_of_small_chunks();
     receive_short(capture.kernel(0), 40);
     capture.close();

@@ -218,7 +218,7 @@ impl Mapping {
     ///
     /// # Safety
     ///
-    /// No code may write into the ranges meanwhile, or rely on the kernel to see later writes.
+    /// No code may write into the ranges during this call, or rely on the kernel to see later writes.
     pub(crate) unsafe fn cut_loose(&self, kept: impl Iterator<Item = Range<usize>>) -> io::Result<()> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -282,10 +282,10 @@ impl Drop for Mapping {
     }
 }
 
-/// Moves the mapping of `bytes` at `from` to `to`, whose mapping of the same length it replaces.
+/// Moves the mapping of `bytes` bytes at `from` to `to`, and replaces the mapping of the same length there.
 ///
-/// Not by rustix: its variant over libc, which any crate in a program may select for all of them, passes MAP_FIXED for
-/// MREMAP_FIXED (1.1.6), and the call fails.
+/// Calls libc, because the call fails with the libc backend of rustix 1.1.6: it passes MAP_FIXED instead of
+/// MREMAP_FIXED. Any crate in a program can select this backend for all crates.
 ///
 /// # Safety
 ///

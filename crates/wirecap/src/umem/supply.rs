@@ -3,7 +3,7 @@
 //! With all cells posted, a ring keeps R x M packets without a thread. A smaller posted set is faster, because the same
 //! cells return while they are in the cache, but a thread must replenish it as the backlog grows. Cells on a fill ring
 //! cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise it
-//! goes on a stack beside the ring, the latest on top.
+//! is pushed on a separate stack.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Stock {
         }
     }
 
-    /// How many cells there are.
+    /// The number of idle cells.
     #[cfg(any(test, feature = "sim"))]
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_keeps_as_many_idle_cells_as_it_does_not_post() {
+    fn a_ring_keeps_the_cells_idle_that_it_does_not_post() {
         let kept = |warm| Supply::of(32, warm).kept_idle();
         assert_eq!([None, Some(8), Some(40)].map(kept), [0, 24, 0]);
     }

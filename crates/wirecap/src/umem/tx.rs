@@ -63,7 +63,7 @@ struct TxSide {
     open: Option<OpenTx>,
     /// The interface was down at the last try.
     down: bool,
-    /// It is no more.
+    /// The interface was removed.
     gone: bool,
     taken: u64,
     /// Packets put on the ring, and their bytes.
@@ -259,7 +259,7 @@ impl TxSide {
         let pool = ring.owners.pool();
         cells.iter().for_each(|cell| pool.check().send(pool.index_of(cell.address)));
         ring.completions.expect(cells.len());
-        // It does not read the kernel's index again: `room` has seen room for them.
+        // Does not read the kernel's index again: `room` has already found room for these cells.
         let pushed = open.ring.push_slice(cells, |cell| *cell);
         debug_assert_eq!(pushed, Ok(cells.len()), "the ring has room");
         open.ring.submit();

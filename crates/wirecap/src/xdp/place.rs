@@ -5,17 +5,19 @@
 //! a dispatcher, which calls the program in an array of programs at the index of the packet's queue, or passes
 //! the packet to the host. From then on every process fills and empties the slots of its own queues.
 //!
-//! All objects are held by file descriptors. Each process holds the link, which keeps the program attached, and
-//! the array, whose slots the kernel empties when no process holds it any more. So processes may be killed in
-//! any order: the objects that others need stay, and the kernel removes everything with the last process. The
-//! slots of a killed process keep its program, whose sockets are closed, so the packets pass to the host.
+//! All objects are held by file descriptors. Each process holds the link, which keeps the program attached,
+//! and the array, whose slots the kernel empties when no process holds it any more. So processes may be
+//! killed in any order: the objects that others need remain, and the kernel removes everything with the last
+//! process. The slots of a killed process keep its program, whose sockets are closed, so the packets pass to
+//! the host.
 //!
 //! A program that reads the device's clock is bound to the device: it cannot be in the array, so its process has the
 //! interface for itself.
 //!
-//! The kernel empties an array some time after its last holder closed it, even if another process has obtained it
-//! meanwhile. So every claim (`claim`) holds the array for as long as others see the claim, and a joining process
-//! obtains the array before it looks for the claims of others. If there are none, it uses a new array.
+//! The kernel empties an array some time after its last holder closed it, even if another process has
+//! obtained it in between. So every claim (`claim`) holds the array for as long as others see the claim, and
+//! a joining process obtains the array before it looks for the claims of others. If there are none, it uses a
+//! new array.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -290,7 +292,7 @@ impl Occupant {
                 Some(holder) => Err(OpenError::Joining { interface: device.name.clone(), holder, source }),
                 None => Ok(None),
             },
-            // It has gone meanwhile.
+            // The attached program, its link or one of its maps was removed in between.
             Err(error) if error.errno() == Some(libc::ENOENT) => Ok(None),
             Err(source) => Err(refused(device, source)),
         }

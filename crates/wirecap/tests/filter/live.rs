@@ -150,7 +150,8 @@ fn packet_sockets_accept_the_packets_that_libpcap_accepts() {
 #[test]
 fn the_xdp_engine_accepts_the_packets_that_libpcap_accepts_and_counts_the_rest() {
     if privileged() {
-        // The kernel makes each change wait for the packets before it, so that several captures take little longer than one.
+        // Each change of the filter waits for earlier packets, so several concurrent captures take little
+        // longer than one.
         const CAPTURES: usize = 4;
         let check = |cases: Vec<Case>| {
             let ledger = compare(Engine::Xdp, &cases);

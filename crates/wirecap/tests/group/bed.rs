@@ -71,7 +71,8 @@ impl Bed {
                         }
                         see(worker.index(), &chunk);
                         core.work_since(begin, cost * chunk.len() as u32);
-                        // The engine takes this chunk's cells back, and hands out the next chunk, in the next one's time.
+                        // The engine's time to take back this chunk and to return the next one counts as time
+                        // of the next one.
                         begin = Instant::now();
                     }
                 };

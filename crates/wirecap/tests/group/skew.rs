@@ -302,7 +302,7 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
             shares.iter().map(|share| share / sum * row.guarantee(engine).group_rate()).collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         row.rates = &rates;
-        // Frames that the sender catches up are in addition to its rate.
+        // Frames that the sender sends late, to catch up, are in addition to its rate.
         let burst = highest * Ticks::CATCH_UP.as_secs_f64() / (1.0 - THRESHOLD);
         let least = row.guarantee(engine).chunks_for(highest).expect("T is below 1");
         row.chunks = least + (burst / f64::from(row.chunk_cells)).ceil() as u32;

@@ -128,7 +128,7 @@ fn rings(text: &mut Text<'_>, status: &Value) {
         (
             "wirecap_ring_super_packets",
             "super_packets",
-            "Packets longer than what the interface carries: merged by an offload.",
+            "Packets longer than the interface's MTU: merged by an offload.",
         ),
         ("wirecap_ring_packets_cut", "cut", "Packets that the device split at the end of a buffer."),
         (
@@ -140,7 +140,7 @@ fn rings(text: &mut Text<'_>, status: &Value) {
         (
             "wirecap_ring_chunks_offloaded",
             "offloaded_chunks",
-            "Chunks of a ring taken by other workers than its own.",
+            "Chunks of a ring taken by workers other than its own.",
         ),
         (
             "wirecap_ring_chunks_abandoned",
@@ -220,7 +220,7 @@ fn ports(text: &mut Text<'_>, status: &Value) {
     let of_each = |field: &'static str| of_each("port", &ports, field);
     for (name, field, help) in [
         ("wirecap_port_packets_taken", "taken", "Packets handed to a port."),
-        ("wirecap_port_packets_sent", "sent", "Packets that the kernel took from a port and sent."),
+        ("wirecap_port_packets_sent", "sent", "Packets of a port that the kernel accepted."),
         ("wirecap_port_sent_bytes", "bytes", "Bytes of the packets sent."),
         ("wirecap_port_packets_copied", "copied", "Packets copied before they were sent."),
         ("wirecap_port_packets_late", "late", "Packets sent out of their ring's order."),
@@ -241,7 +241,7 @@ fn ports(text: &mut Text<'_>, status: &Value) {
 fn writer(text: &mut Text<'_>, status: &Value) {
     let writer = &status["writer"];
     let one = |field: &'static str| [(vec![], &writer[field])];
-    text.counter("wirecap_writer_accepted_bytes", "Bytes that the file or pipe has taken.", one("bytes"));
+    text.counter("wirecap_writer_accepted_bytes", "Bytes written to the file or pipe.", one("bytes"));
     text.gauge(
         "wirecap_writer_packets_waiting",
         "Packets that wait in the pools for the writer.",

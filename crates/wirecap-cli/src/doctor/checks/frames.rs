@@ -34,11 +34,11 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
     let merged = |feature| nic.feature(feature).is_some_and(|feature| feature.active);
     if merged("rx-gro") && nic.is_native_xdp() {
         let finding = Finding::of_nic(nic, "gro", Severity::Note, "GRO merges TCP segments for --engine packet")
-            .so("--engine auto is not affected here. The engine packet and programs on the libpcap drop-in see packets of up to 64 KiB that never were on the wire.");
+            .so("--engine auto is not affected here. The engine packet and programs on the libpcap drop-in see packets of up to 64 KiB that were never on the wire.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     } else if merged("rx-gro") {
         let finding = Finding::of_nic(nic, "gro", Severity::Falsifies, "GRO merges received TCP segments")
-            .so("Captured packets of up to 64 KiB never were on the wire: their number, lengths and times are wrong.");
+            .so("Captured packets of up to 64 KiB were never on the wire: their number, lengths and times are wrong.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     }
     for (name, check, words) in [("rx-lro", "lro", "LRO"), ("rx-gro-hw", "gro-hardware", "GRO in hardware")] {
@@ -160,7 +160,7 @@ fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
         let title = format!("no zero-copy with an MTU of {}", nic.mtu);
         let driver = nic.driver.as_deref().unwrap_or("the driver");
         let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
-            "{driver} sizes its buffers in steps of {} bytes, so the longest frame needs {} buffers of a {}-byte cell. wirecap copies instead. If no longer frames arrive, an MTU of {better} is enough.",
+            "{driver} sizes its buffers in steps of {} bytes, so the longest frame needs {} buffers of a {}-byte cell. wirecap copies instead. An MTU of {better} is enough if no frame is longer.",
             fit.buffer_step_bytes, fit.buffers_per_frame, fit.cell_bytes
         ));
         diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));
@@ -168,7 +168,7 @@ fn cells(nic: &Nic, diagnosis: &mut Diagnosis) {
         let title =
             format!("the longest frame needs {} cells with an MTU of {}", fit.cells_per_frame, nic.mtu);
         let finding = Finding::of_nic(nic, "mtu", Severity::Costs, title).seen(source, format!("mtu {}", nic.mtu)).so(format!(
-            "A cell has {} bytes. Long frames need several cells, which drivers without multi-buffer XDP reject: the capture then uses generic XDP. If no longer frames arrive, an MTU of {better} is enough.",
+            "A cell has {} bytes. Long frames need several cells, which drivers without multi-buffer XDP reject: the capture then uses generic XDP. An MTU of {better} is enough if no frame is longer.",
             fit.cell_bytes
         ));
         diagnosis.found(finding.change(setting, nic.mtu.to_string(), &better, false));

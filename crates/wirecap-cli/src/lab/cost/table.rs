@@ -112,7 +112,7 @@ fn write_answers(report: &Report, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "attack next on {}: {},", target.bar, target.step.whole())?;
         writeln!(
             out,
-            "  {ns:.1} ns, {percent:.0} % of a packet (the driver left out, which is not wirecap's)"
+            "  {ns:.1} ns, {percent:.0} % of a packet (without the driver, which is not part of wirecap)"
         )?;
     }
     Ok(())
