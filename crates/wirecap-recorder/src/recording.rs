@@ -58,7 +58,7 @@ pub struct Settings {
     pub compression: Compression,
     /// Number of compressor threads.
     pub compressors: usize,
-    /// When a file ends.
+    /// When a file ends. A single file ends by them only if `files_max` is 1.
     pub cut: CutRules,
     /// When files are removed.
     pub store: StoreRules,
@@ -334,6 +334,10 @@ impl Recording {
             return Ok(false);
         }
         if self.is_open && self.cutter.is_cut_before(nanos, len) {
+            if self.is_single && self.files >= self.files_max {
+                self.is_over = true;
+                return Ok(false);
+            }
             self.rotate()?;
         }
         if !self.is_open {

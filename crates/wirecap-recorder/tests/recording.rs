@@ -344,45 +344,49 @@ fn the_capture_thread_writes_to_files_in_memory_and_leaves_their_removal_to_the_
     assert_eq!(numbers, (PACKETS - numbers.len() as u32..PACKETS).collect::<Vec<u32>>());
 }
 
-/// Holds the writer at the end of each file until the test lets it continue.
-struct Gate(mpsc::Receiver<()>);
+/// Holds the writer at the end of each file until the test opens the gate.
+struct Gate {
+    reached: mpsc::Sender<()>,
+    opened: mpsc::Receiver<()>,
+}
 
 impl Watch for Gate {
     fn completed(&self, _path: &Path) {
-        self.0.recv().unwrap();
+        self.reached.send(()).unwrap();
+        self.opened.recv().unwrap();
     }
 }
 
 #[test]
 fn a_capture_thread_that_waits_for_a_page_learns_that_the_writer_has_failed() {
-    let folder = memory();
-    let settings = settings(Format::Pcap, Compression::None);
-    let (open_gate, gate) = mpsc::channel();
-    let target = target(folder.path(), "t-%i.pcap");
-    let mut recording = Recording::begin(settings, target, at(0), Box::new(Gate(gate))).unwrap();
-    let mut number = 0;
-    // The writer is held by the first file, so it keeps the pages of the next ones.
-    while recording.backlog() < 1.0 {
-        assert!(write(&mut recording, number, 60, 0).unwrap());
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let (folder, settings) = (memory(), settings(Format::Pcap, Compression::None));
+    let ((reached, at_gate), (open_gate, opened)) = (mpsc::channel(), mpsc::channel());
+    let gate = Box::new(Gate { reached, opened });
+    let mut recording = Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), gate).unwrap();
+    let record = |recording: &mut Recording, number| {
+        assert!(write(recording, number, 60, 0).unwrap());
         recording.rotate().unwrap();
+    };
+    record(&mut recording, 0);
+    at_gate.recv_timeout(PATIENCE).unwrap();
+    // The writer is held at the end of the first file, so it keeps the pages of the next ones.
+    let mut number = 1;
+    while recording.backlog() < 1.0 {
+        record(&mut recording, number);
         number += 1;
     }
     fs::remove_dir_all(folder.path()).unwrap();
-    let (result, waiting) = mpsc::channel();
-    let capture = thread::spawn(move || {
-        let error = loop {
-            if let Err(error) = write(&mut recording, number, 60, 0) {
-                break error;
-            }
-            number += 1;
-        };
-        result.send(error.to_string()).unwrap();
-    });
-    // No page is free, so the capture thread waits. If it were not waiting yet, it would find the same error.
+    let (ended, capture) = mpsc::channel();
+    let thread = thread::spawn(move || ended.send(write(&mut recording, number, 60, 0)).unwrap());
+    let early = capture.recv_timeout(Duration::from_millis(300));
+    assert!(matches!(early, Err(mpsc::RecvTimeoutError::Timeout)), "a page was free: {early:?}");
+    // The second file cannot be created.
     open_gate.send(()).unwrap();
-    let error = waiting.recv_timeout(Duration::from_secs(60)).expect("the capture thread waits for a page");
+    let outcome = capture.recv_timeout(PATIENCE).expect("the capture thread still waits for a page");
+    let error = outcome.unwrap_err().to_string();
     assert!(error.starts_with("cannot write to /dev/shm"), "{error}");
-    capture.join().unwrap();
+    thread.join().unwrap();
 }
 
 #[test]
@@ -628,6 +632,21 @@ fn a_single_file_neither_rotates_nor_ends_by_rules() {
     }
     let summary = recording.finish(Vec::new()).unwrap();
     assert_eq!((summary.packets, summary.files, packets(&path).len()), (100, 1, 100));
+}
+
+#[test]
+fn a_single_file_ends_by_rules_if_it_is_the_last_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t.pcap");
+    let target = Target::File(FileSink::create(&path).unwrap().into_file(), path.clone());
+    let cut = CutRules { packets: Some(3), ..CutRules::default() };
+    let settings = Settings { cut, files_max: Some(1), ..settings(Format::Pcap, Compression::None) };
+    let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+    let accepted: Vec<bool> =
+        (0..5).map(|number| write(&mut recording, number, 60, number.into()).unwrap()).collect();
+    assert_eq!(accepted, [true, true, true, false, false]);
+    recording.finish(Vec::new()).unwrap();
+    assert_eq!(packets(&path).len(), 3);
 }
 
 #[test]
