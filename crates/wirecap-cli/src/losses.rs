@@ -105,12 +105,15 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
         }
         let is_writing = writing.is_some_and(|writing| writing.blocked_for() > PAUSE);
         pulse.look(is_writing, now, || ledger_so_far(capture, writing));
-        let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(now));
+        let is_turn = now >= next_count || done.load(Ordering::Acquire);
+        // Read before the output is looked at: otherwise the output may begin to stall in between, and the loss that
+        // this causes would get another reason.
+        let ledger = is_turn.then(|| ledger_so_far(capture, writing));
+        let is_slow = slowness.as_mut().is_some_and(|slowness| slowness.look(Instant::now()));
         let waiting = writing.and_then(|writing| backlog.look(writing.name(), writing.waiting(), now));
         waiting.iter().for_each(|line| events::say(Kind::Loss, line));
-        if now >= next_count || done.load(Ordering::Acquire) {
+        if let Some(ledger) = ledger {
             next_count = now + COUNT;
-            let ledger = ledger_so_far(capture, writing);
             let before = delivered.replace(ledger.total.delivered);
             has_traffic = before != delivered;
             let slow = writing.filter(|_| is_slow).map(Writing::name);
