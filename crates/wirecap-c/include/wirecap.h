@@ -572,7 +572,7 @@ struct wirecap_port_account {
     uint64_t sent;                  /* packets that the kernel accepted; it does not report their transmission */
     uint64_t bytes;                 /* bytes of the packets sent; with the engine xdp including rejected packets */
     uint64_t dropped_ring_full;     /* the tx ring had no room: the device did not keep up */
-    uint64_t dropped_refused;       /* the device, or its peer, had no room */
+    uint64_t dropped_refused;       /* the device, or its peer, had no room, or there was no carrier */
     uint64_t dropped_down;          /* the interface was down or removed */
     uint64_t dropped_bad_length;    /* longer than the interface permits, or shorter than an Ethernet header */
     uint64_t dropped_no_cell;       /* had to be copied, and no cell for new packets was free */

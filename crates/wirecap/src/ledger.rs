@@ -210,9 +210,9 @@ pub struct RingLedger {
 pub struct PortDrops {
     /// The tx ring had no room: the device did not keep up.
     pub ring_full: u64,
-    /// The device rejected them (EBUSY, ENOBUFS): the device or its peer had no room.
+    /// The device rejected them (EBUSY, ENOBUFS): the device or its peer had no room, or there was no carrier.
     pub refused: u64,
-    /// The interface was down, without a carrier or removed.
+    /// The interface was down or removed.
     pub down: u64,
     /// Longer than the interface permits, shorter than an Ethernet header, or cut short by the capture.
     pub bad_length: u64,
