@@ -333,18 +333,15 @@ impl Recording {
             self.is_over = true;
             return Ok(false);
         }
-        if self.is_open && self.cutter.is_cut_before(nanos, len) {
-            if self.is_single && self.files >= self.files_max {
-                self.is_over = true;
-                return Ok(false);
-            }
+        let is_cut = self.is_open && self.cutter.is_cut_before(nanos, len);
+        if is_cut {
             self.rotate()?;
         }
+        if (is_cut || !self.is_open) && self.files >= self.files_max {
+            self.is_over = true;
+            return Ok(false);
+        }
         if !self.is_open {
-            if self.files >= self.files_max {
-                self.is_over = true;
-                return Ok(false);
-            }
             self.send(Message::Begin((nanos / 1_000_000_000).cast_signed()))?;
             self.opened(nanos);
         }

@@ -54,6 +54,11 @@ fn target(directory: &Path, name: &str) -> Target {
     Target::Set(Pattern::new(&directory.join(name), Numbering::Pattern).unwrap())
 }
 
+/// A new single file.
+fn single(path: &Path) -> Target {
+    Target::File(FileSink::create(path).unwrap().into_file(), path.to_owned())
+}
+
 fn at(nanos: u64) -> Timestamp {
     Timestamp::from_unix_nanos(nanos)
 }
@@ -592,10 +597,8 @@ fn compressed_files_are_readable_by_standard_tools_and_have_a_seek_table() {
         [("zst", Compression::Zstandard, "zstdcat"), ("gz", Compression::Gzip, "zcat")]
     {
         let path = folder.path().join(format!("t.pcap.{extension}"));
-        let file = FileSink::create(&path).unwrap().into_file();
-        let target = Target::File(file, path.clone());
-        let mut recording =
-            Recording::begin(settings(Format::Pcap, compression), target, at(0), Box::new(())).unwrap();
+        let settings = settings(Format::Pcap, compression);
+        let mut recording = Recording::begin(settings, single(&path), at(0), Box::new(())).unwrap();
         for number in 0..5000 {
             write(&mut recording, number, 1000, number.into()).unwrap();
         }
@@ -618,10 +621,9 @@ fn compressed_files_are_readable_by_standard_tools_and_have_a_seek_table() {
 fn a_single_file_neither_rotates_nor_ends_by_rules() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.pcap");
-    let target = Target::File(FileSink::create(&path).unwrap().into_file(), path.clone());
     let cut = CutRules { packets: Some(3), ..CutRules::default() };
     let settings = Settings { cut, ..settings(Format::Pcap, Compression::None) };
-    let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+    let mut recording = Recording::begin(settings, single(&path), at(0), Box::new(())).unwrap();
     for number in 0..100 {
         assert!(write(&mut recording, number, 60, number.into()).unwrap());
         match number {
@@ -638,10 +640,9 @@ fn a_single_file_neither_rotates_nor_ends_by_rules() {
 fn a_single_file_ends_by_rules_if_it_is_the_last_one() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.pcap");
-    let target = Target::File(FileSink::create(&path).unwrap().into_file(), path.clone());
     let cut = CutRules { packets: Some(3), ..CutRules::default() };
     let settings = Settings { cut, files_max: Some(1), ..settings(Format::Pcap, Compression::None) };
-    let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+    let mut recording = Recording::begin(settings, single(&path), at(0), Box::new(())).unwrap();
     let accepted: Vec<bool> =
         (0..5).map(|number| write(&mut recording, number, 60, number.into()).unwrap()).collect();
     assert_eq!(accepted, [true, true, true, false, false]);
