@@ -18,10 +18,10 @@ const LENGTH_BYTES: usize = 4;
 /// Sends a message.
 pub(crate) fn send(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > BYTES_MAX || descriptors.len() > DESCRIPTORS_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "message for the broker has more than 16 MiB or 64 descriptors",
-        ));
+        let text = format!(
+            "message for the broker has more than {BYTES_MAX} bytes or {DESCRIPTORS_MAX} descriptors"
+        );
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
     }
     let length = (bytes.len() as u32).to_ne_bytes();
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
@@ -64,7 +64,8 @@ pub(crate) fn receive(socket: &UnixStream) -> io::Result<Option<(Vec<u8>, Vec<Ow
     }
     let bytes = u32::from_ne_bytes(length) as usize;
     if bytes > BYTES_MAX {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "message has more than 16 MiB"));
+        let text = format!("message has more than {BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     let mut message = vec![0; bytes];
     let mut socket = socket;

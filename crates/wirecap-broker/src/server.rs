@@ -158,9 +158,9 @@ impl Server {
                 let entry = u64::from(*key_bytes) + u64::from(*value_bytes);
                 match entry.saturating_mul((*max_entries).into()) <= MAP_BYTES_MAX {
                     true => Ok(()),
-                    false => {
-                        refuse(format!("a map of {max_entries} entries of {entry} bytes, more than 1 GiB"))
-                    }
+                    false => refuse(format!(
+                        "a map of {max_entries} entries of {entry} bytes, more than {MAP_BYTES_MAX} bytes"
+                    )),
                 }
             }
             Ask::Program { program_type, .. } if !PROGRAM_TYPES.contains(program_type) => {
@@ -170,7 +170,7 @@ impl Server {
                 refuse(format!("a program of {} bytes", code.len()))
             }
             Ask::Program { log_bytes, .. } if *log_bytes > LOG_BYTES_MAX => {
-                refuse(format!("a log of {log_bytes} bytes, more than 8 MiB"))
+                refuse(format!("a log of {log_bytes} bytes, more than {LOG_BYTES_MAX}"))
             }
             Ask::Program { code, .. } => forbidden(code).map_or(Ok(()), refuse),
             Ask::Tracepoint { name } if name != TRACEPOINT => {
