@@ -315,7 +315,7 @@ impl Shared {
         let failed = |(interface, failure): &(usize, Failure)| {
             let mut home =
                 self.group.home(worker).filter(|ring| ring.identity().interface_index == *interface);
-            let is_drained = |ring: &Arc<dyn Ring>| ring.backlog() == 0;
+            let is_drained = |ring: &Arc<dyn Ring>| ring.is_empty();
             home.next()
                 .is_some_and(|first| is_drained(first) && home.all(is_drained))
                 .then(|| failure.error())

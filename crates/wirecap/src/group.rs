@@ -347,10 +347,10 @@ impl Group {
     /// Whether `worker` may end. With offloading every worker may take the group's last chunks.
     fn is_drained(&self, worker: usize) -> bool {
         match self.mode {
-            Mode::Basic => self.home(worker).all(|ring| ring.backlog() == 0),
+            Mode::Basic => self.home(worker).all(|ring| ring.is_empty()),
             Mode::Advanced(_) => {
                 let mut rings = self.rings.iter().zip(self.places.iter());
-                rings.all(|(ring, place)| !self.are_buddies(worker, place.home) || ring.backlog() == 0)
+                rings.all(|(ring, place)| !self.are_buddies(worker, place.home) || ring.is_empty())
             }
         }
     }
@@ -493,7 +493,7 @@ impl Group {
         }
         // If another buddy is looking right now, it will decide.
         let Some(mut seen) = try_lock(&seat.seen) else { return false };
-        let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.backlog() == 0);
+        let rests = asked & IDLE != 0 && self.home(worker).all(|ring| ring.is_empty());
         if rests || asked != seen.asked {
             *seen = Seen { asked, since: None };
             return false;
@@ -505,7 +505,7 @@ impl Group {
     /// Whether `worker` would find no packets now, and must not end.
     pub(crate) fn is_quiet(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         !self.ending.load(Ordering::Acquire)
-            && self.home(worker).all(|ring| ring.backlog() == 0)
+            && self.home(worker).all(|ring| ring.is_empty())
             && self.busiest_buddy(worker, now, false).is_none()
     }
 
