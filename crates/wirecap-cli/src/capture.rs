@@ -575,7 +575,7 @@ impl<O: Outlet> Recorder<O> {
     /// until the kernel reaches a block that is still held: later losses count as the capture's.)
     fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
         let ring = chunk.ring_index();
-        if is_in_chunks(capture, ring, LOST_EIGHTHS) && !self.has_room(capture)? {
+        if !self.has_room(capture)? && is_in_chunks(capture, ring, LOST_EIGHTHS) {
             self.writing.discard(chunk.len() as u64);
             return Ok(None);
         }

@@ -111,7 +111,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::page::PAGE_BYTES;
+    use crate::page::FRAME_BYTES;
 
     #[test]
     fn pages_that_wait_for_a_compressor_are_compressed_less_and_in_order() {
@@ -122,14 +122,14 @@ mod tests {
             let give_back = move |page: Page| returned.send(page).expect("the test takes all");
             let mut compressors = Compressors::start(compression, 1, give_back).unwrap();
             for number in 0..PAGES {
-                let mut page = Page::new(true);
-                page.reserve(PAGE_BYTES).unwrap().fill(number as u8);
+                let mut page = Page::new(FRAME_BYTES, true).unwrap();
+                page.reserve(FRAME_BYTES).unwrap().fill(number as u8);
                 compressors.push(page);
             }
             (0..PAGES).for_each(|number| assert_eq!(pages.recv().unwrap().copies()[0], number as u8));
             let mut compressed = Vec::new();
             while let Some(Compressed { output, bytes, .. }) = compressors.pop().unwrap() {
-                assert_eq!(bytes, PAGE_BYTES);
+                assert_eq!(bytes, FRAME_BYTES);
                 let mut decompressed: Box<dyn Read> = match compression {
                     Compression::Gzip => Box::new(flate2::read::GzDecoder::new(&output[..])),
                     _ => Box::new(zstd::Decoder::new(&output[..]).unwrap()),
@@ -141,7 +141,7 @@ mod tests {
             }
             // The first page was begun at an unknown moment. For the second one 12 others wait, for the last one none.
             assert_eq!(compressed.len(), PAGES);
-            let is_as_expected = compressed[1] >= PAGE_BYTES && compressed[PAGES - 1] < PAGE_BYTES / 100;
+            let is_as_expected = compressed[1] >= FRAME_BYTES && compressed[PAGES - 1] < FRAME_BYTES / 100;
             assert!(is_as_expected, "{compression:?}: {compressed:?}");
         }
     }

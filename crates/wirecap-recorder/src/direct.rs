@@ -135,7 +135,7 @@ mod tests {
                 file.write_all(b"head").unwrap();
                 expected.extend(b"head");
             }
-            let mut page = Page::new(true);
+            let mut page = Page::new(PAGE_BYTES, true).unwrap();
             for (number, (len, other, is_behind)) in lens.into_iter().enumerate() {
                 let len = len.max(other);
                 page.start_at(expected.len() as u64, PAGE_BYTES);
@@ -157,7 +157,7 @@ mod tests {
     fn blocks_are_written_directly_if_the_file_system_reports_direct_io() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
-        let mut page = Page::new(true);
+        let mut page = Page::new(PAGE_BYTES, true).unwrap();
         page.start_at(0, PAGE_BYTES);
         page.reserve(2 * BLOCK_BYTES).unwrap();
         if Direct::is_possible(&file) {
@@ -170,7 +170,7 @@ mod tests {
     fn a_slow_disk_is_written_through_the_page_cache_while_pages_wait() {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
-        let mut page = Page::new(true);
+        let mut page = Page::new(PAGE_BYTES, true).unwrap();
         page.start_at(0, PAGE_BYTES);
         page.reserve(BLOCK_BYTES).unwrap();
         let mut direct = Direct { is_slow: true };

@@ -1,13 +1,21 @@
 //! The unit that the capture thread passes to the writer.
 
 use std::fmt;
+use std::io;
 use std::ptr;
 use std::sync::Arc;
 
+use memmap2::{Advice, MmapMut};
+
 use crate::direct::BLOCK_BYTES;
 
-/// Bytes of a page: large enough for efficient writes and good compression.
-pub(crate) const PAGE_BYTES: usize = 1 << 20;
+/// Maximum number of bytes of a page. With the block in which it begins, a page takes 2 MiB, a huge page of most
+/// processors: the disk then reads it as one piece.
+pub(crate) const PAGE_BYTES: usize = (2 << 20) - BLOCK_BYTES;
+
+/// Maximum number of bytes of a page that is compressed: enough for good compression, and few enough for a reader
+/// that needs a single packet.
+pub(crate) const FRAME_BYTES: usize = 1 << 20;
 
 /// Bytes of a page that the capture thread both fills and writes: few enough to stay in the processor's
 /// second-level cache.
@@ -28,8 +36,8 @@ pub trait Batch: fmt::Debug + Send + Sync {
 /// copied.
 #[derive(Debug)]
 pub(crate) struct Page {
-    bytes: Box<[u8]>,
-    /// Where the packets begin in `bytes`: as far from a block's beginning as in the file.
+    bytes: MmapMut,
+    /// Where the packets begin in `bytes`, which begin with a block: as far from a block's beginning as in the file.
     begin: usize,
     end: usize,
     /// Maximum number of bytes, copied ones and those of pieces.
@@ -51,33 +59,36 @@ struct Piece {
 }
 
 impl Page {
-    /// An empty page, for the beginning of a block. If `is_present`, its memory is allocated now; otherwise
-    /// each memory page is allocated on first use by a page fault, which costs 20 ns for a packet of 60 bytes.
-    pub(crate) fn new(is_present: bool) -> Self {
-        let mut bytes = vec![0; PAGE_BYTES + 2 * BLOCK_BYTES].into_boxed_slice();
+    /// An empty page of at most `room` bytes, for the beginning of a block. If `is_present`, its memory is allocated
+    /// now; otherwise the first use of each memory page takes a page fault, which costs 20 ns for a packet of
+    /// 60 bytes.
+    ///
+    /// # Errors
+    ///
+    /// If there is no memory for it.
+    pub(crate) fn new(room: usize, is_present: bool) -> io::Result<Self> {
+        let mut bytes = MmapMut::map_anon(BLOCK_BYTES + room)?;
+        // Fails if the kernel has no huge pages.
+        let _ = bytes.advise(Advice::HugePage);
         if is_present {
             bytes.fill(1);
         }
-        let mut page = Self {
+        Ok(Self {
             bytes,
             begin: 0,
             end: 0,
-            room: 0,
+            room,
             pieces: Vec::new(),
             piece_bytes: 0,
             batches: Vec::new(),
             packets: 0,
-        };
-        page.start_at(0, PAGE_BYTES);
-        page
+        })
     }
 
     /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,
-    /// and its `room`, the number of bytes after which it is full: at most [`PAGE_BYTES`].
+    /// and its `room`, the number of bytes after which it is full: at most that of [`new`](Self::new).
     pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
-        let first_block =
-            self.bytes.as_ptr().addr().next_multiple_of(BLOCK_BYTES) - self.bytes.as_ptr().addr();
-        self.begin = first_block + (offset % BLOCK_BYTES as u64) as usize;
+        self.begin = (offset % BLOCK_BYTES as u64) as usize;
         self.end = self.begin;
         self.room = room;
     }

@@ -20,15 +20,16 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{Batch, CACHED_BYTES, PAGE_BYTES, Page};
+use crate::page::{Batch, CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
 /// Number of pages shared by the capture thread and the writer.
 const PAGES: usize = 16;
 
-/// Number of pages whose memory is allocated at the beginning. The most recently returned page is used next,
-/// so the other pages are used only while the disk is slow; their first use takes page faults.
+/// Number of pages whose memory is allocated at the beginning: one is filled, one is written, and two are enough
+/// for the next chunk. The most recently returned page is used next, so the other pages are used only while the
+/// disk is slow; their first use takes page faults.
 const PAGES_PRESENT: usize = 4;
 
 /// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
@@ -100,6 +101,8 @@ pub struct Recording {
     /// Bytes of the open file before the current page.
     file_bytes: u64,
     page: Option<Page>,
+    /// Maximum number of bytes of a page.
+    page_bytes: usize,
     spare: Vec<Page>,
     pages: Receiver<Page>,
     /// `None` when the recording has ended.
@@ -162,6 +165,10 @@ impl Recording {
                 Some(Compressors::start(compression, count, give_back).map_err(failed)?)
             }
         };
+        let is_compressed = settings.compression != Compression::None;
+        let page_bytes = if is_compressed { FRAME_BYTES } else { PAGE_BYTES };
+        let spare = (0..PAGES).map(|page| Page::new(page_bytes, page >= PAGES - PAGES_PRESENT));
+        let spare = spare.collect::<io::Result<_>>().map_err(failed)?;
         let mut writer = Writer {
             format: settings.format,
             head: settings.head,
@@ -180,7 +187,6 @@ impl Recording {
         };
         let head_bytes = writer.head.len() as u64;
         writer.begin(now.unix_seconds().cast_signed())?;
-        let is_compressed = settings.compression != Compression::None;
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
         let is_written_here = !is_compressed && writer.is_in_memory();
@@ -206,7 +212,8 @@ impl Recording {
             bytes: 0,
             file_bytes: 0,
             page: None,
-            spare: (0..PAGES).map(|page| Page::new(page >= PAGES - PAGES_PRESENT)).collect(),
+            page_bytes,
+            spare,
             pages,
             messages: Some(messages),
             thread: Some(thread),
@@ -231,7 +238,7 @@ impl Recording {
         // Compressors return pages out of order.
         let held_back = if all || self.is_compressed { 0 } else { PAGES - PAGES_PRESENT };
         // The end of a page is unused if the next packet does not fit.
-        self.spare.len() > (bytes.div_ceil(PAGE_BYTES / 2) + held_back).min(PAGES - 2)
+        self.spare.len() >= (bytes.div_ceil(self.page_bytes / 2) + held_back).min(PAGES - 2)
     }
 
     /// Sleeps for `pause`, so that the writer can return pages. The sleep does not end when a page is
@@ -484,7 +491,7 @@ impl Recording {
                 Err(_) => return Err(self.why_it_ended()),
             },
         };
-        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { PAGE_BYTES };
+        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { self.page_bytes };
         page.start_at(self.file_bytes, room);
         self.page = Some(page);
         Ok(())
