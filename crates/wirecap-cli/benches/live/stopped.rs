@@ -153,8 +153,10 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
         for &bytes in &lengths {
             let mut results: Vec<Vec<Measured>> = contenders.iter().map(|_| Vec::new()).collect();
             for round in 0..effort.rounds(ROUNDS) {
-                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one.
+                // In turn, so that other load on the machine affects all contenders equally. Each round begins with another one,
+                // and every other round goes backwards: a recorder is slower after one that leaves much memory to the host.
                 for turn in 0..contenders.len() {
+                    let turn = if round % 2 == 0 { turn } else { contenders.len() - turn };
                     let next = (round + turn) % contenders.len();
                     results[next].push(measure(&contenders[next], place.directory(), bytes, packets)?);
                 }
