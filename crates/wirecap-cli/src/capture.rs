@@ -534,7 +534,7 @@ impl<O: Outlet> Recorder<O> {
             if merge.is_after_step(self.now, Instant::now()) {
                 merge.emit_all(|packet, place| self.write(packet, place))?;
             }
-            let mut empty: Vec<bool> = capture.backlogs().into_iter().map(|backlog| backlog == 0).collect();
+            let mut empty = capture.empty_rings();
             // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;

@@ -1,8 +1,8 @@
 //! Direct I/O or the page cache, from small or huge pages of memory: writes of 1, 2 and 4 MiB with a sync every
 //! 256 MiB, to a file on the disk of the target directory. The recorder makes direct writes of 2 MiB from huge pages.
-//! CPU time is that of this process, and of the whole machine, whose kernel
-//! threads write the page cache to the disk: run it on an idle machine. `WIRECAP_DIRECT_MIB`: the size of a
-//! file in MiB, 2048 by default; `WIRECAP_DIRECT_ROUNDS`: the number of rounds, 5 by default.
+//! CPU time is that of this process, and of the whole machine, whose kernel threads write the page cache to the
+//! disk: run it on an idle machine. `WIRECAP_DIRECT_MIB`: the size of a file in MiB, 2048 by default;
+//! `WIRECAP_DIRECT_ROUNDS`: the number of rounds, 5 by default.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};

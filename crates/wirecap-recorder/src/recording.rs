@@ -101,8 +101,6 @@ pub struct Recording {
     /// Bytes of the open file before the current page.
     file_bytes: u64,
     page: Option<Page>,
-    /// Maximum number of bytes of a page.
-    page_bytes: usize,
     spare: Vec<Page>,
     pages: Receiver<Page>,
     /// `None` when the recording has ended.
@@ -166,7 +164,7 @@ impl Recording {
             }
         };
         let is_compressed = settings.compression != Compression::None;
-        let page_bytes = if is_compressed { FRAME_BYTES } else { PAGE_BYTES };
+        let page_bytes = page_bytes(is_compressed);
         let spare = (0..PAGES).map(|page| Page::new(page_bytes, page >= PAGES - PAGES_PRESENT));
         let spare = spare.collect::<io::Result<_>>().map_err(failed)?;
         let mut writer = Writer {
@@ -212,7 +210,6 @@ impl Recording {
             bytes: 0,
             file_bytes: 0,
             page: None,
-            page_bytes,
             spare,
             pages,
             messages: Some(messages),
@@ -238,7 +235,7 @@ impl Recording {
         // Compressors return pages out of order.
         let held_back = if all || self.is_compressed { 0 } else { PAGES - PAGES_PRESENT };
         // The end of a page is unused if the next packet does not fit.
-        self.spare.len() >= (bytes.div_ceil(self.page_bytes / 2) + held_back).min(PAGES - 2)
+        self.spare.len() >= (bytes.div_ceil(page_bytes(self.is_compressed) / 2) + held_back).min(PAGES - 2)
     }
 
     /// Sleeps for `pause`, so that the writer can return pages. The sleep does not end when a page is
@@ -491,7 +488,7 @@ impl Recording {
                 Err(_) => return Err(self.why_it_ended()),
             },
         };
-        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { self.page_bytes };
+        let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { page_bytes(self.is_compressed) };
         page.start_at(self.file_bytes, room);
         self.page = Some(page);
         Ok(())
@@ -547,6 +544,11 @@ impl Recording {
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
     }
+}
+
+/// Maximum number of bytes of a page.
+fn page_bytes(is_compressed: bool) -> usize {
+    if is_compressed { FRAME_BYTES } else { PAGE_BYTES }
 }
 
 impl Drop for Recording {

@@ -536,6 +536,12 @@ impl Capture {
         self.shared.group.rings().iter().map(|ring| ring.backlog()).collect()
     }
 
+    /// Whether no packets wait, for each ring in the order of [`rings`](Self::rings): a snapshot. Costs less than
+    /// [`backlogs`](Self::backlogs).
+    pub fn empty_rings(&self) -> Vec<bool> {
+        self.shared.group.rings().iter().map(|ring| ring.is_empty()).collect()
+    }
+
     /// The state of each ring, in the order of [`rings`](Self::rings): its cells, its worker and its helpers. A
     /// snapshot for monitoring, which takes the rings' locks briefly.
     pub fn ring_states(&self) -> Vec<RingState> {

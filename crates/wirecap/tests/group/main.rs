@@ -142,6 +142,7 @@ fn two_groups_in_one_process_do_not_see_each_other() {
     generator.send(&[Load::new(0, 4000)]).unwrap();
     assert!(stranger.next_chunk_timeout(Duration::from_millis(300)).unwrap().is_none());
     assert_eq!(first.backlogs(), [4000]);
+    assert_eq!((first.empty_rings(), second.empty_rings()), (vec![false], vec![true]));
     drop(first);
     let ledger = idle.receiver.run_in(|| second.close()).unwrap();
     assert_eq!(ledger.total.offered, 0);
