@@ -33,7 +33,7 @@ const CACHED_BYTES: usize = 256 << 10;
 const ALIGNMENT: usize = 4096;
 const LENGTHS: [usize; 4] = [60, 256, 768, 1514];
 const ROUNDS: usize = 9;
-/// Packets that are prefetched in advance.
+/// Packets that are prefetched in advance, as a capture does.
 const AHEAD: usize = 12;
 const LINE_BYTES: usize = 64;
 /// Maximum number of parts of a `writev`.
@@ -122,10 +122,10 @@ fn prefetch(cells: &[u8], number: usize, len: usize) {
     #[cfg(target_arch = "x86_64")]
     if number < PACKETS {
         let start = cells[number * CELL_BYTES..].as_ptr();
-        for offset in (0..len.min(512)).step_by(LINE_BYTES) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        for offset in (0..len).step_by(LINE_BYTES) {
+            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
             // SAFETY: prefetching accesses nothing.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(offset).cast()) };
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(offset).cast()) };
         }
     }
 }

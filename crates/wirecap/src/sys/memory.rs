@@ -296,7 +296,7 @@ unsafe fn move_onto(from: *mut c_void, to: *mut c_void, bytes: usize) -> io::Res
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Prefetches the memory at `place`, if there is any.
+/// Prefetches the memory at `place`, if there is any, into all caches.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -304,6 +304,20 @@ pub(crate) fn prefetch(place: *const u8) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = place;
+}
+
+/// Prefetches the memory at `place`, if there is any, into the second-level cache. That cache waits for more lines at a
+/// time than the first-level cache: with many lines in flight, copying them takes half as long.
+#[inline]
+pub(crate) fn prefetch_to_second_level(place: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as in `prefetch`.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T1>(place.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = place;

@@ -8,7 +8,7 @@ use std::slice;
 
 use super::records::{self, Stamps, program_stamp};
 use super::{Chunk, Packet};
-use crate::sys::memory::{LINE_BYTES, prefetch};
+use crate::sys::memory::{LINE_BYTES, prefetch, prefetch_to_second_level};
 use crate::sys::xdp::Descriptor;
 use crate::time::Timestamp;
 
@@ -20,11 +20,8 @@ pub(crate) const PACKETS_AHEAD: usize = 12;
 pub(crate) const PACKETS_PER_READING: usize = 8;
 
 /// Maximum number of bytes of a packet that [`Chunk::fetch`] prefetches: the processor's own prefetcher recognises
-/// the rest of a long one.
-const FETCHED_BYTES_MAX: usize = 512;
-
-/// A packet of this length is read as a stream, or by the kernel.
-const LONG_BYTES: usize = 1 << 10;
+/// the rest of a longer one.
+const FETCHED_BYTES_MAX: usize = 2 << 10;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -107,19 +104,18 @@ impl Chunk {
     /// [`fetch`](Self::fetch).
     pub const PACKETS_AHEAD: usize = PACKETS_AHEAD;
 
-    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 512 bytes; of a packet of 1 KiB or more
-    /// only the first cache line. A program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD)
-    /// packets in advance, does not wait for the memory of each packet.
+    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 2 KiB, into the second-level cache. A
+    /// program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) packets in advance, does
+    /// not wait for the memory of each packet.
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
-        fetch_packet(self.origin.base, packet);
         let start = self.origin.base.as_ptr().wrapping_add(packet.address as usize);
-        let bytes = match packet.len.min(self.snap_len) as usize {
-            LONG_BYTES.. => 0,
-            bytes => bytes.min(FETCHED_BYTES_MAX),
-        };
-        (LINE_BYTES..bytes).step_by(LINE_BYTES).for_each(|offset| prefetch(start.wrapping_add(offset)));
+        let bytes = (packet.len.min(self.snap_len) as usize).min(FETCHED_BYTES_MAX);
+        prefetch_to_second_level(start.wrapping_sub(size_of::<u64>())); // the timestamp
+        for offset in (0..bytes).step_by(LINE_BYTES) {
+            prefetch_to_second_level(start.wrapping_add(offset));
+        }
     }
 }
 
