@@ -7,15 +7,13 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
 use wirecap::{
-    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Reception, Recorded, Timestamp, Timestamps, Worker,
-    grouped,
+    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
 };
 use wirecap_broker::Broker;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
@@ -33,7 +31,7 @@ use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
 use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
-use crate::recording::outlet::{Files, Kept, Lent, Outlet, Stream};
+use crate::recording::outlet::{Files, Outlet, Stream};
 use crate::service;
 use crate::signals;
 use crate::sink::{self, Output, Writing};
@@ -170,9 +168,6 @@ const CHUNK_BYTES: usize = 1 << 20;
 const PRESSED_EIGHTHS: u32 = 6;
 /// While more eighths than these are in chunks and the outlet has no room, chunks are discarded.
 const LOST_EIGHTHS: u32 = 7;
-/// A chunk of fewer bytes is copied if it holds a block of the kernel's, which could not be filled again until the page with its
-/// packets is full or a second old.
-const SPARSE_BYTES: u64 = 1 << 15;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
@@ -311,7 +306,7 @@ fn record<O: Outlet>(
             left: left.unwrap_or(u64::MAX),
             deadline,
             flush_interval: arguments.flush_interval(plan),
-            ..Recorder::new(outlet, &capture, timestamps, &writing)
+            ..Recorder::new(outlet, timestamps, &writing)
         });
         service::ready();
         let mut progress = Progress::new(options.habits.quiet);
@@ -402,7 +397,7 @@ pub fn record_waiting<S: Sink>(
     let writing = Writing::to("nothing");
     let interfaces = [savefile::Interface::default()];
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
-    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
+    let mut recorder = Recorder::new(stream, Timestamps::Packet, &writing);
     let mut progress = Progress::new(false);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
@@ -438,14 +433,12 @@ struct Recorder<O: Outlet> {
     /// Counts of packets that wait for the outlet, and of packets that were discarded because the outlet did
     /// not keep up.
     writing: Writing,
-    /// Of each ring.
-    lent: Vec<Arc<Lent>>,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
 }
 
 impl<O: Outlet> Recorder<O> {
-    fn new(outlet: O, capture: &Capture, timestamps: Timestamps, writing: &Writing) -> Self {
+    fn new(outlet: O, timestamps: Timestamps, writing: &Writing) -> Self {
         let now = recording::now();
         Self {
             outlet,
@@ -458,7 +451,6 @@ impl<O: Outlet> Recorder<O> {
             flush_interval: FLUSH_INTERVAL,
             surplus: 0,
             writing: writing.clone(),
-            lent: (0..capture.most_rings()).map(|_| Lent::of(capture.geometry())).collect(),
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
         }
     }
@@ -483,7 +475,7 @@ impl<O: Outlet> Recorder<O> {
         progress: &mut Progress,
     ) -> Result<(), Failure> {
         let mut failed = Ok(());
-        let (mut waiting, mut packets): (VecDeque<Arc<Kept>>, _) = (VecDeque::new(), 0);
+        let (mut waiting, mut packets): (VecDeque<Chunk>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
                 true => worker.next_chunk_timeout(self.pause(progress)),
@@ -492,8 +484,8 @@ impl<O: Outlet> Recorder<O> {
             match found {
                 Ok(Some(chunk)) => {
                     self.now = recording::now();
-                    let kept = self.keep(capture, chunk)?;
-                    packets += kept.as_ref().map_or(0, |kept| kept.packets().len());
+                    let kept = self.keep(capture, chunk);
+                    packets += kept.as_ref().map_or(0, Chunk::len);
                     waiting.extend(kept);
                 }
                 Ok(None) if !waiting.is_empty() => self.outlet.wait_for_room(ROOM_PAUSE)?,
@@ -501,10 +493,10 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.has_room(capture)? {
+            while !waiting.is_empty() && self.has_room(capture) {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
-                packets -= chunk.packets().len();
+                packets -= chunk.len();
             }
             self.writing.set_waiting(packets);
             self.housekeeping(capture, progress)?;
@@ -532,13 +524,13 @@ impl<O: Outlet> Recorder<O> {
         while !worker.is_finished() {
             self.now = recording::now();
             if merge.is_after_step(self.now, Instant::now()) {
-                merge.emit_all(|packet, place| self.write(packet, place))?;
+                merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
             }
             let mut empty = capture.empty_rings();
             // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;
-            let has_room = merge.is_empty() || self.has_room(capture)?;
+            let has_room = merge.is_empty() || self.has_room(capture);
             let found = match (merge.is_empty(), has_room) {
                 (true, _) => worker.next_chunk_timeout(self.pause(progress)),
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
@@ -546,7 +538,7 @@ impl<O: Outlet> Recorder<O> {
             };
             match found {
                 Ok(Some(chunk)) => {
-                    self.keep(capture, chunk)?.into_iter().for_each(|chunk| merge.push(chunk));
+                    self.keep(capture, chunk).into_iter().for_each(|chunk| merge.push(chunk));
                 }
                 Ok(None) if !has_room => self.outlet.wait_for_room(ROOM_PAUSE)?,
                 Ok(None) => {}
@@ -558,62 +550,45 @@ impl<O: Outlet> Recorder<O> {
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
-            while self.has_room(capture)?
-                && merge.emit(EMITTED_PACKETS, |packet, place| self.write(packet, place))?
+            while self.has_room(capture)
+                && merge.emit(EMITTED_PACKETS, |packet, chunk| self.write(packet, chunk))?
             {}
-            let waiting = if self.has_room(capture)? { 0 } else { merge.held() };
+            let waiting = if self.has_room(capture) { 0 } else { merge.held() };
             self.writing.set_waiting(waiting);
             self.housekeeping(capture, progress)?;
             self.flush_if_due(merge.is_empty())?;
         }
-        merge.emit_all(|packet, place| self.write(packet, place))?;
+        merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
         failed
     }
 
     /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of the ring's pool is in chunks, the
     /// chunk is discarded: the ring gets its cells back, and the loss counts as the writer's, not the capture's. (With AF_PACKET only
     /// until the kernel reaches a block that is still held: later losses count as the capture's.)
-    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Result<Option<Arc<Kept>>, WriteError> {
+    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Option<Chunk> {
         let ring = chunk.ring_index();
-        if !self.has_room(capture)? && is_in_chunks(capture, ring, LOST_EIGHTHS) {
+        if !self.has_room(capture) && is_in_chunks(capture, ring, LOST_EIGHTHS) {
             self.writing.discard(chunk.len() as u64);
-            return Ok(None);
+            return None;
         }
-        // Rings of the simulator have no interface.
-        let interface = capture.interfaces().get(chunk.interface_index());
-        let holds_block =
-            interface.is_some_and(|interface| matches!(interface.reception, Reception::Packet { .. }));
-        let is_sparse = holds_block && chunk.wire_bytes() < SPARSE_BYTES;
-        Ok(Some(Kept::new(chunk, &self.lent[ring], !is_sparse)))
+        Some(chunk)
     }
 
-    /// Whether the outlet takes a chunk without waiting. While it has as many cells of a ring as it may have, packets stay where
-    /// they are: to copy them instead would take twice the processor time when there is least of it.
-    fn has_room(&mut self, capture: &Capture) -> Result<bool, WriteError> {
+    /// Whether the outlet takes a chunk without waiting.
+    fn has_room(&mut self, capture: &Capture) -> bool {
         let is_pressed =
             || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
-        let has_room = self.outlet.has_room(CHUNK_BYTES, false)
-            || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true);
-        if !has_room {
-            return Ok(false);
-        }
-        if self.lent.iter().all(|lent| lent.has_room()) {
-            return Ok(true);
-        }
-        // Otherwise the accepted packets would wait for more.
-        self.outlet.flush()?;
-        Ok(!self.outlet.is_writing())
+        self.outlet.has_room(CHUNK_BYTES, false) || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
     }
 
-    fn write_chunk(&mut self, kept: &Arc<Kept>) -> Result<(), WriteError> {
+    fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
         self.is_unflushed = true;
-        let chunk = kept.packets();
         let most = self.left.min(chunk.len() as u64);
         let (mut taken, mut is_over) = (0, false);
         (0..Chunk::PACKETS_AHEAD).for_each(|index| chunk.fetch(index));
         for (index, packet) in chunk.iter().take(most as usize).enumerate() {
             chunk.fetch(index + Chunk::PACKETS_AHEAD);
-            is_over = !self.outlet.write(packet, (kept, index), self.now)?;
+            is_over = !self.outlet.write(&recording::record(chunk, packet), self.now)?;
             if is_over {
                 break;
             }
@@ -625,13 +600,13 @@ impl<O: Outlet> Recorder<O> {
     }
 
     #[inline]
-    fn write(&mut self, packet: Packet<'_>, place: (&Arc<Kept>, usize)) -> Result<(), WriteError> {
+    fn write(&mut self, packet: Packet<'_>, chunk: &Chunk) -> Result<(), WriteError> {
         if self.left == 0 {
             self.surplus += 1;
             return Ok(());
         }
         self.is_unflushed = true;
-        if self.outlet.write(packet, place, self.now)? {
+        if self.outlet.write(&recording::record(chunk, packet), self.now)? {
             self.left -= 1;
         } else {
             self.left = 0;

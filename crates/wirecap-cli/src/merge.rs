@@ -10,12 +10,9 @@
 //! path.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use wirecap::{Chunk, Packet, Timestamp};
-
-use crate::recording::outlet::Kept;
 
 /// The clock was set back if it lost more than this compared with a clock that is never set. A slewed clock loses at most
 /// 0.5 ms per second.
@@ -66,7 +63,7 @@ struct Queue {
 
 #[derive(Debug)]
 struct Held {
-    chunk: Arc<Kept>,
+    chunk: Chunk,
     /// Of its packets, below `NO_TIME`.
     times: Vec<u64>,
 }
@@ -114,14 +111,13 @@ impl Merge {
     }
 
     /// Takes a chunk, whose packets must have times.
-    pub(crate) fn push(&mut self, chunk: Arc<Kept>) {
-        let packets = chunk.packets();
-        if packets.len() == 0 {
+    pub(crate) fn push(&mut self, chunk: Chunk) {
+        if chunk.len() == 0 {
             return;
         }
-        let ring = packets.ring_index();
+        let ring = chunk.ring_index();
         let mut times = self.spare.pop().unwrap_or_default();
-        times.extend(packets.iter().map(|packet| match packet.timestamp() {
+        times.extend(chunk.iter().map(|packet| match packet.timestamp() {
             Some(time) => time.unix_nanos().min(NO_TIME - 1),
             None => 0,
         }));
@@ -150,7 +146,7 @@ impl Merge {
     pub(crate) fn emit<E>(
         &mut self,
         packets_max: usize,
-        mut write: impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
+        mut write: impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
     ) -> Result<bool, E> {
         const WINDOW: u64 = Duration::from_millis(1).as_nanos() as u64;
         let safe = self.rings.iter().map(|queue| queue.complete_until.unix_nanos()).min().unwrap_or_default();
@@ -172,7 +168,7 @@ impl Merge {
     /// Gives out everything.
     pub(crate) fn emit_all<E>(
         &mut self,
-        mut write: impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
+        mut write: impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
     ) -> Result<(), E> {
         self.emit_until(NO_TIME - 1, usize::MAX, &mut write).map(drop)
     }
@@ -182,7 +178,7 @@ impl Merge {
         &mut self,
         until: u64,
         packets_max: usize,
-        write: &mut impl FnMut(Packet<'_>, (&Arc<Kept>, usize)) -> Result<(), E>,
+        write: &mut impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
     ) -> Result<usize, E> {
         let Self { rings, heads, winners, spare, .. } = self;
         let until = until.min(NO_TIME - 1);
@@ -196,10 +192,10 @@ impl Merge {
             let queue = &mut rings[ring];
             let front = queue.chunks.front().expect("a ring with a time has a chunk");
             // By index: an iterator would walk over the skipped ones.
-            let chunk = front.chunk.packets();
+            let chunk = &front.chunk;
             chunk.fetch(queue.next + Chunk::PACKETS_AHEAD);
             let packet = chunk.get(queue.next).expect("it has as many packets as times");
-            outcome = write(packet, (&front.chunk, queue.next));
+            outcome = write(packet, chunk);
             given += 1;
             queue.next += 1;
             heads[ring] = match front.times.get(queue.next) {

@@ -55,7 +55,7 @@ impl Compressors {
                     let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
                     let Ok(Job { page, done }) = job else { return };
                     let effort = Effort::of(waiting.load(Ordering::Relaxed), count);
-                    let output = compressor.compress(page.copies(), effort);
+                    let output = compressor.compress(page.bytes(), effort);
                     waiting.fetch_sub(1, Ordering::Relaxed);
                     let (bytes, packets) = (page.len(), page.packets);
                     returned(page);
@@ -126,7 +126,7 @@ mod tests {
                 page.reserve(FRAME_BYTES).unwrap().fill(number as u8);
                 compressors.push(page);
             }
-            (0..PAGES).for_each(|number| assert_eq!(pages.recv().unwrap().copies()[0], number as u8));
+            (0..PAGES).for_each(|number| assert_eq!(pages.recv().unwrap().bytes()[0], number as u8));
             let mut compressed = Vec::new();
             while let Some(Compressed { output, bytes, .. }) = compressors.pop().unwrap() {
                 assert_eq!(bytes, FRAME_BYTES);

@@ -4,7 +4,7 @@
 //! write waits for another.
 
 use std::fs::File;
-use std::io::{self, IoSlice, Write};
+use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, statx};
@@ -19,9 +19,6 @@ const BYTES_MIN: usize = 128 << 10;
 /// A disk that takes longer than this for a MiB writes less than 250 MiB/s. The page cache then accepts
 /// bursts faster.
 const SLOW: Duration = Duration::from_millis(4);
-
-/// Maximum number of slices in one writev(2) call (`IOV_MAX`).
-const SLICES_MAX: usize = 1024;
 
 /// Decides which pages are written directly.
 #[derive(Debug, Default)]
@@ -55,35 +52,29 @@ impl Direct {
         let first = (offset.next_multiple_of(BLOCK_BYTES as u64) - offset) as usize;
         let blocks = bytes.len().saturating_sub(first) / BLOCK_BYTES * BLOCK_BYTES;
         if blocks < BYTES_MIN || self.is_slow || !bytes[first..].as_ptr().addr().is_multiple_of(BLOCK_BYTES) {
-            return write_cached(file, &[bytes], written);
+            return write_cached(file, bytes, written);
         }
-        write_cached(file, &[&bytes[..first]], written)?;
+        write_cached(file, &bytes[..first], written)?;
         let begun = Instant::now();
         let count = write_direct(file, &bytes[first..first + blocks])?;
         self.is_slow = begun.elapsed() > SLOW.mul_f64(blocks as f64 / (1 << 20) as f64);
         *written += count;
         // The remainder, also of a direct write that was cut short.
-        write_cached(file, &[&bytes[first + count..]], written)
+        write_cached(file, &bytes[first + count..], written)
     }
 }
 
-/// Writes all bytes of the slices through the page cache. `written` counts those that are written, also if this fails.
-pub(crate) fn write_cached(file: &mut File, slices: &[&[u8]], written: &mut usize) -> io::Result<()> {
-    for slices in slices.chunks(SLICES_MAX) {
-        let mut buffers: Vec<IoSlice<'_>> = slices.iter().map(|slice| IoSlice::new(slice)).collect();
-        let mut left = &mut buffers[..];
-        // Skip empty slices at the front.
-        IoSlice::advance_slices(&mut left, 0);
-        while !left.is_empty() {
-            match file.write_vectored(left) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    *written += count;
-                    IoSlice::advance_slices(&mut left, count);
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+/// Writes all bytes through the page cache. `written` counts those that are written, also if this fails.
+pub(crate) fn write_cached(file: &mut File, mut bytes: &[u8], written: &mut usize) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => {
+                *written += count;
+                bytes = &bytes[count..];
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -142,9 +133,9 @@ mod tests {
                 let slot = page.reserve(len).unwrap();
                 slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + number) as u8);
                 let mut written = 0;
-                direct.write_all(&mut file, expected.len() as u64, page.copies(), is_behind, &mut written).unwrap();
+                direct.write_all(&mut file, expected.len() as u64, page.bytes(), is_behind, &mut written).unwrap();
                 prop_assert_eq!(written, len);
-                expected.extend(page.copies());
+                expected.extend(page.bytes());
                 page.clear();
             }
             prop_assert!(fs::read(&path).unwrap() == expected);
@@ -161,7 +152,7 @@ mod tests {
         page.start_at(0, PAGE_BYTES);
         page.reserve(2 * BLOCK_BYTES).unwrap();
         if Direct::is_possible(&file) {
-            assert_eq!(write_direct(&mut file, page.copies()).unwrap(), 2 * BLOCK_BYTES);
+            assert_eq!(write_direct(&mut file, page.bytes()).unwrap(), 2 * BLOCK_BYTES);
             assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::DIRECT));
         }
     }
@@ -174,9 +165,9 @@ mod tests {
         page.start_at(0, PAGE_BYTES);
         page.reserve(BLOCK_BYTES).unwrap();
         let mut direct = Direct { is_slow: true };
-        direct.write_all(&mut file, 0, page.copies(), true, &mut 0).unwrap();
+        direct.write_all(&mut file, 0, page.bytes(), true, &mut 0).unwrap();
         assert!(direct.is_slow);
-        direct.write_all(&mut file, BLOCK_BYTES as u64, page.copies(), false, &mut 0).unwrap();
+        direct.write_all(&mut file, BLOCK_BYTES as u64, page.bytes(), false, &mut 0).unwrap();
         assert!(!direct.is_slow);
     }
 

@@ -1,12 +1,9 @@
 //! Unattended recording of packets to files, for weeks.
 //!
-//! A [`Recording`] accepts records on the capture thread, encodes them into pages of at most 1 MiB, and
+//! A [`Recording`] accepts records on the capture thread, encodes them into pages of at most 2 MiB, and
 //! passes the pages to a writer thread over a bounded queue. If the file is in memory (tmpfs) and not
 //! compressed, the capture thread writes most pages itself. [`has_room`](Recording::has_room) returns whether
 //! it accepts more without waiting for the disk. The writer uses direct I/O if the file system supports it.
-//! Otherwise the kernel copies the bytes to the page cache, and the recorder does not copy the data of long
-//! packets before: the writer gathers them from the capture's memory
-//! ([`write_in_place`](Recording::write_in_place)).
 //!
 //! Two sets of rules without I/O make all other decisions, so they are tested without a disk: a [`Cutter`]
 //! decides before each packet whether a new file begins, by size, number of packets or time; a [`Store`]
@@ -34,7 +31,6 @@ pub use cut::{CutRules, Cutter, Period};
 pub use files::refuse_busy;
 pub use launch::{Commands, Launch};
 pub use names::{BadPattern, Numbering, Pattern};
-pub use page::Batch;
 pub use recording::{Recording, Settings, Target};
 pub use store::{Room, Store, StoreRules};
 pub use writer::{Durability, Summary, Watch};

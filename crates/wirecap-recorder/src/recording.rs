@@ -20,7 +20,7 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{Batch, CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
+use crate::page::{CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
@@ -31,11 +31,6 @@ const PAGES: usize = 16;
 /// for the next chunk. The most recently returned page is used next, so the other pages are used only while the
 /// disk is slow; their first use takes page faults.
 const PAGES_PRESENT: usize = 4;
-
-/// Minimum length of packets that are not copied. For each such packet the kernel gathers two more `iovec`
-/// entries: compared to a copied packet, a packet of 768 bytes takes 1.1 times the processor time, and one of
-/// 1,514 bytes 0.91 (in memory) to 0.98 times (on a disk).
-const IN_PLACE_BYTES_MIN: usize = 1024;
 
 /// The destination of a recording.
 #[derive(Debug)]
@@ -82,7 +77,6 @@ pub struct Recording {
     format: Format,
     is_single: bool,
     is_compressed: bool,
-    is_direct: bool,
     /// The writer, if the first file is in memory: the capture thread then writes most pages itself. This
     /// reference is weak, so that the writer is dropped when its thread ends; that closes the channel of
     /// returned pages.
@@ -196,7 +190,6 @@ impl Recording {
             format: settings.format,
             is_single,
             is_compressed,
-            is_direct,
             writer: written_here,
             head_bytes,
             tail_bytes: settings.tail_bytes,
@@ -219,12 +212,6 @@ impl Recording {
         };
         recording.opened(now.unix_nanos());
         Ok(recording)
-    }
-
-    /// Whether [`write_in_place`](Self::write_in_place) copies every packet, as [`write`](Self::write) does,
-    /// because the file is compressed or written by direct I/O.
-    pub fn copies_all(&self) -> bool {
-        self.is_compressed || self.is_direct
     }
 
     /// Whether the recording accepts this many bytes of packets without waiting for the disk. If `all` is
@@ -276,39 +263,6 @@ impl Recording {
             }
         };
         self.format.encode(record, slot);
-        Ok(true)
-    }
-
-    /// Like [`write`](Self::write), for a packet of a batch; `place` is the batch and the packet's index in
-    /// it. Long packets are not copied: the writer reads the data from the batch, and the recording holds the
-    /// batch until the data are written.
-    ///
-    /// # Errors
-    ///
-    /// As for [`write`](Self::write).
-    #[inline]
-    pub fn write_in_place<B: Batch + 'static>(
-        &mut self,
-        record: &Record<'_>,
-        place: (&Arc<B>, usize),
-        now: Timestamp,
-    ) -> Result<bool, WriteError> {
-        let data_len = record.data.len();
-        if data_len < IN_PLACE_BYTES_MIN || self.copies_all() {
-            return self.write(record, now);
-        }
-        let len = self.format.encoded_len(record);
-        if !self.admits(record, len, now)? {
-            return Ok(false);
-        }
-        if !self.page.as_ref().is_some_and(|page| page.has_room(len)) {
-            self.change_page(len)?;
-        }
-        let page = self.page.as_mut().expect("change_page begins a page if there is none");
-        let header_len = self.format.header_len();
-        let slot = page.reserve_around(len - data_len, header_len, place, data_len);
-        let slot = slot.expect("a page has room for the longest packet");
-        self.format.encode_around(record, slot);
         Ok(true)
     }
 

@@ -217,7 +217,7 @@ impl Writer {
         if !self.is_in_memory() || !self.has_room(page.len() as u64).map_err(|source| self.failure(source))? {
             return Ok(false);
         }
-        self.append(&page.slices().collect::<Vec<_>>(), None, page.packets)?;
+        self.append(page.bytes(), None, page.packets)?;
         Ok(true)
     }
 
@@ -264,7 +264,7 @@ impl Writer {
         match &mut self.compressors {
             Some(compressors) => compressors.push(page),
             None => {
-                self.write_out(&page.slices().collect::<Vec<_>>(), None, page.packets)?;
+                self.write_out(page.bytes(), None, page.packets)?;
                 page.clear();
                 self.shared.waiting.fetch_sub(1, Ordering::Relaxed);
                 // Fails if the recording has ended.
@@ -279,7 +279,7 @@ impl Writer {
         let Some(compressors) = &mut self.compressors else { return Ok(false) };
         let compressed = compressors.pop().map_err(|source| self.failure(source))?;
         let Some(Compressed { output, bytes, packets }) = compressed else { return Ok(false) };
-        self.write_out(&[&output], Some(bytes), packets).map(|()| true)
+        self.write_out(&output, Some(bytes), packets).map(|()| true)
     }
 
     fn sync_due(&self) -> Option<Instant> {
@@ -339,44 +339,38 @@ impl Writer {
         let compressed =
             self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
         match compressed {
-            Some(output) => self.write_out(&[&output], Some(bytes.len()), 0),
-            None => self.write_out(&[bytes], None, 0),
+            Some(output) => self.write_out(&output, Some(bytes.len()), 0),
+            None => self.write_out(bytes, None, 0),
         }
     }
 
     /// Removes files until the budgets have room for these bytes, and appends them.
-    fn write_out(
-        &mut self,
-        slices: &[&[u8]],
-        made_of: Option<usize>,
-        packets: u64,
-    ) -> Result<(), WriteError> {
-        let len: usize = slices.iter().map(|slice| slice.len()).sum();
-        self.make_room(len as u64 + self.table.end_bytes()).map_err(|source| self.failure(source))?;
-        self.append(slices, made_of, packets)
+    fn write_out(&mut self, bytes: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
+        self.make_room(bytes.len() as u64 + self.table.end_bytes()).map_err(|source| self.failure(source))?;
+        self.append(bytes, made_of, packets)
     }
 
     /// Writes these bytes as one unit, and counts their packets. `made_of` is their decompressed length if
     /// they are compressed.
-    fn append(&mut self, slices: &[&[u8]], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
+    fn append(&mut self, bytes: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
         let waiting = self.shared.waiting.load(Ordering::Relaxed);
         self.watch.around(&mut || {
-            outcome = match (&mut self.direct, slices) {
-                (Some(direct), [bytes]) => {
+            outcome = match &mut self.direct {
+                Some(direct) => {
                     let is_behind = waiting > WAITING_MAX;
                     direct.write_all(&mut open.file, open.bytes, bytes, is_behind, &mut written)
                 }
-                _ => write_cached(&mut open.file, slices, &mut written),
+                None => write_cached(&mut open.file, bytes, &mut written),
             };
         });
         self.watch.accepted(written as u64);
         if let Err(source) = outcome {
             let (whole, packets) = match made_of {
                 Some(_) => (0, 0),
-                None => self.format.whole_packets(&slices.concat(), written),
+                None => self.format.whole_packets(bytes, written),
             };
             let is_cut = open.cut(open.bytes + whole as u64);
             open.bytes += whole as u64;

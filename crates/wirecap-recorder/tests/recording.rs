@@ -18,8 +18,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use wirecap_recorder::{
-    Batch, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings,
-    StoreRules, Summary, Target, Watch,
+    Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules,
+    Summary, Target, Watch,
 };
 use wirecap_savefile::{
     FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
@@ -69,26 +69,10 @@ fn data(number: u32, len: usize) -> Vec<u8> {
 }
 
 fn write(recording: &mut Recording, number: u32, len: usize, nanos: u64) -> Result<bool, WriteError> {
-    let batch = Arc::new(Three([number - number % 3, number, number].map(|n| data(n, len))));
-    let place = if number.is_multiple_of(3) { 0 } else { 1 + number as usize % 2 };
-    let data = batch.packet(place);
+    let data = data(number, len);
     let record =
-        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data, ..Record::default() };
-    // Every fourth packet is copied regardless of its length.
-    match number % 4 {
-        0 => recording.write(&record, at(nanos)),
-        _ => recording.write_in_place(&record, (&batch, place), at(nanos)),
-    }
-}
-
-/// A batch of three packets.
-#[derive(Debug)]
-struct Three([Vec<u8>; 3]);
-
-impl Batch for Three {
-    fn packet(&self, index: usize) -> &[u8] {
-        &self.0[index]
-    }
+        Record { timestamp: Some(at(nanos)), wire_len: data.len() as u32, data: &data, ..Record::default() };
+    recording.write(&record, at(nanos))
 }
 
 /// The files, in the order of their numbers, with the numbers and times of their packets.
@@ -280,28 +264,6 @@ fn long_files_on_a_disk_and_in_memory_have_every_packet_in_order() {
         let numbers: Vec<u32> = found.map(|(number, _)| number).collect();
         assert_eq!(numbers, (0..PACKETS).chain(0..PACKETS).collect::<Vec<u32>>());
     }
-}
-
-#[test]
-fn a_batch_is_kept_until_its_packets_are_written_and_short_packets_are_copied() {
-    let folder = memory();
-    let settings = settings(Format::Pcapng, Compression::None);
-    let mut recording =
-        Recording::begin(settings, target(folder.path(), "t-%i.pcapng"), at(0), Box::new(())).unwrap();
-    let batch = Arc::new(Three([data(0, 1500), data(1, 60), data(2, 9000)]));
-    let mut write = |index: usize| {
-        let data = batch.packet(index);
-        let record = Record { wire_len: data.len() as u32, data, ..Record::default() };
-        assert!(recording.write_in_place(&record, (&batch, index), at(0)).unwrap());
-    };
-    write(1);
-    assert_eq!(Arc::strong_count(&batch), 1, "60 bytes are copied");
-    (0..3).for_each(&mut write);
-    assert_eq!(Arc::strong_count(&batch), 2, "kept once");
-    recording.finish(Vec::new()).unwrap();
-    assert_eq!(Arc::strong_count(&batch), 1);
-    let packets = packets(&folder.path().join("t-00001.pcapng"));
-    assert_eq!(packets.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 0, 1, 2]);
 }
 
 /// The threads that wrote to files, and those that removed files.

@@ -25,31 +25,6 @@ impl Format {
         }
     }
 
-    /// The number of bytes before a packet's data.
-    pub fn header_len(self) -> usize {
-        match self {
-            Self::Pcapng => pcapng::ENHANCED_HEADER,
-            Self::Pcap => pcap::PACKET_HEADER,
-        }
-    }
-
-    /// Like [`encode`](Self::encode), without the packet's data, for writers that gather the data elsewhere.
-    /// `slot` is shorter by the length of the data: its first [`header_len`](Self::header_len) bytes get the
-    /// bytes before the data, the others the bytes after the data.
-    ///
-    /// # Panics
-    ///
-    /// If the slot has another length.
-    #[inline]
-    pub fn encode_around(self, record: &Record<'_>, slot: &mut [u8]) {
-        match self {
-            Self::Pcapng => pcapng::around_enhanced_packet(slot, record),
-            Self::Pcap => {
-                pcap::packet_header(slot.try_into().expect("as long as the header"), record);
-            }
-        }
-    }
-
     /// Whether a file of this format can hold the packet.
     ///
     /// # Errors
@@ -87,34 +62,5 @@ impl Format {
             packets += u64::from(is_packet);
         }
         (boundary, packets)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Direction, Timestamp};
-
-    #[test]
-    fn encode_around_writes_all_bytes_but_the_data() {
-        for format in [Format::Pcapng, Format::Pcap] {
-            for (len, has_options) in (0..9).flat_map(|len| [(len, false), (len, true)]) {
-                let data: Vec<u8> = (1..=len).collect();
-                let record = Record {
-                    interface: 3,
-                    timestamp: Some(Timestamp::from_unix_nanos(1_234_567_890)),
-                    queue: has_options.then_some(7),
-                    direction: has_options.then_some(Direction::Inbound),
-                    wire_len: 1500,
-                    data: &data,
-                };
-                let mut whole = vec![0xaa; format.encoded_len(&record)];
-                format.encode(&record, &mut whole);
-                let mut around = vec![0xbb; whole.len() - data.len()];
-                format.encode_around(&record, &mut around);
-                let (head, tail) = around.split_at(format.header_len());
-                assert_eq!([head, &data, tail].concat(), whole, "{format:?}, {len} bytes");
-            }
-        }
     }
 }

@@ -155,16 +155,6 @@ pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     after_data(rest, record, block_len);
 }
 
-/// Like [`enhanced_packet`], but without the packet's data, which go between the first [`ENHANCED_HEADER`]
-/// bytes and the rest.
-#[inline]
-pub(crate) fn around_enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
-    let block_len = (slot.len() + record.data.len()) as u32;
-    let (header, rest) = slot.split_first_chunk_mut().expect("it has room for the header");
-    *header = enhanced_header(record, block_len);
-    after_data(rest, record, block_len);
-}
-
 /// Encodes the header with few stores, since a burst of packets fills the processor's store buffer.
 #[inline]
 fn enhanced_header(record: &Record<'_>, block_len: u32) -> [u8; ENHANCED_HEADER] {

@@ -2,87 +2,17 @@
 //! thread.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use wirecap::savefile::{self, Format, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
-use wirecap::{Chunk, Geometry, Packet};
-use wirecap_recorder::{Batch, Launch, Recording, Settings, Target};
+use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
+use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
 use super::options::{Plan, Rules};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::sink::{PipeEnd, TimedSink, Writing};
-
-/// Cells of a ring that the writer has: packets in chunks that are written from their cells.
-#[derive(Debug)]
-pub(crate) struct Lent {
-    cells: AtomicUsize,
-    cells_max: usize,
-    cell_bytes: u64,
-}
-
-impl Lent {
-    /// A quarter of the pool, and what is written before it is asked again: the rest is for the ring.
-    pub(crate) fn of(pool: Geometry) -> Arc<Self> {
-        let (cells_max, cell_bytes) = (pool.cells() as usize / 4, u64::from(pool.cell_bytes));
-        Arc::new(Self { cells: AtomicUsize::new(0), cells_max, cell_bytes })
-    }
-
-    /// Whether the writer may have another chunk.
-    pub(crate) fn has_room(&self) -> bool {
-        self.cells.load(Ordering::Relaxed) < self.cells_max
-    }
-}
-
-/// A chunk that is kept until its packets are written.
-#[derive(Debug)]
-pub(crate) struct Kept {
-    chunk: Chunk,
-    lent: Arc<Lent>,
-    /// Its long packets may be written from their cells.
-    is_in_place: bool,
-    /// Set once a packet was given to the writer, which takes long ones from their cells.
-    is_lent: OnceLock<()>,
-}
-
-impl Kept {
-    pub(crate) fn new(chunk: Chunk, lent: &Arc<Lent>, is_in_place: bool) -> Arc<Self> {
-        Arc::new(Self { chunk, lent: Arc::clone(lent), is_in_place, is_lent: OnceLock::new() })
-    }
-
-    pub(crate) fn packets(&self) -> &Chunk {
-        &self.chunk
-    }
-
-    /// A packet has one at least.
-    fn cells(&self) -> usize {
-        self.chunk.len().max((self.chunk.wire_bytes() / self.lent.cell_bytes) as usize)
-    }
-
-    fn lend(&self) {
-        self.is_lent.get_or_init(|| {
-            self.lent.cells.fetch_add(self.cells(), Ordering::Relaxed);
-        });
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        if self.is_lent.get().is_some() {
-            self.lent.cells.fetch_sub(self.cells(), Ordering::Relaxed);
-        }
-    }
-}
-
-impl Batch for Kept {
-    fn packet(&self, index: usize) -> &[u8] {
-        self.chunk.get(index).expect("it was written from there").data()
-    }
-}
 
 /// Takes packets and writes them.
 pub(crate) trait Outlet {
@@ -99,14 +29,8 @@ pub(crate) trait Outlet {
         Ok(())
     }
 
-    /// Takes a packet, which has this place in a chunk and came at `now` if it has no time; `false` if the recording is over by
-    /// its rules.
-    fn write(
-        &mut self,
-        packet: Packet<'_>,
-        place: (&Arc<Kept>, usize),
-        now: Timestamp,
-    ) -> Result<bool, WriteError>;
+    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
+    fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
 
     /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
@@ -179,13 +103,8 @@ impl<S: Sink> Stream<S> {
 
 impl<S: Sink> Outlet for Stream<S> {
     #[inline]
-    fn write(
-        &mut self,
-        packet: Packet<'_>,
-        (chunk, _): (&Arc<Kept>, usize),
-        _now: Timestamp,
-    ) -> Result<bool, WriteError> {
-        self.writer.write(&super::record(chunk.packets(), packet))?;
+    fn write(&mut self, packet: &Record<'_>, _now: Timestamp) -> Result<bool, WriteError> {
+        self.writer.write(packet)?;
         if let Some(pipe) = &mut self.pipe {
             pipe.packet_ends_at(self.writer.file_bytes());
         }
@@ -295,19 +214,8 @@ impl Outlet for Files {
     }
 
     #[inline]
-    fn write(
-        &mut self,
-        packet: Packet<'_>,
-        place: (&Arc<Kept>, usize),
-        now: Timestamp,
-    ) -> Result<bool, WriteError> {
-        let (chunk, _) = place;
-        let record = super::record(chunk.packets(), packet);
-        if !chunk.is_in_place || self.recording().copies_all() {
-            return self.recording().write(&record, now);
-        }
-        chunk.lend();
-        self.recording().write_in_place(&record, place, now)
+    fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
+        self.recording().write(packet, now)
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
