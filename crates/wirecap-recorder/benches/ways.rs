@@ -4,7 +4,7 @@
 //!
 //! The packets are in cells of 2 KiB, together larger than the processor's caches, as after a burst. `written` writes as
 //! many bytes from a page that stays in the cache: the kernel's part, which every recorder has. `copied`
-//! is the recorder's way: copy packets to a page of 1 MiB, write the page. `mapped` copies them to mapped
+//! is the recorder's way: copy packets to a page of 256 KiB, write the page. `mapped` copies them to mapped
 //! pages of the file, which the kernel allocates in advance (`MADV_POPULATE_WRITE`). `gathered` lets the
 //! kernel copy from the cells (writev). `recorded` is a [`Recording`], with its thread for the disk.
 
@@ -26,14 +26,13 @@ use wirecap_savefile::{Format, Record, Timestamp};
 const PACKETS: usize = 200_000;
 const CELL_BYTES: usize = 2048;
 const CHUNK_PACKETS: usize = 256;
-const PAGE_BYTES: usize = 1 << 20;
-/// Bytes in one write of `written`.
-const CACHED_BYTES: usize = 256 << 10;
+/// As the recorder writes to a file in memory: the page stays in the second-level cache.
+const PAGE_BYTES: usize = 256 << 10;
 /// Pages are written or mapped at this alignment.
 const ALIGNMENT: usize = 4096;
 const LENGTHS: [usize; 4] = [60, 256, 768, 1514];
 const ROUNDS: usize = 9;
-/// Packets that are prefetched in advance, as a capture does.
+/// Number of packets that are prefetched in advance, as a capture does.
 const AHEAD: usize = 12;
 const LINE_BYTES: usize = 64;
 /// Maximum number of parts of a `writev`.
@@ -133,8 +132,8 @@ fn prefetch(cells: &[u8], number: usize, len: usize) {
 fn written(file: &mut File, _: &[u8], len: usize, envelope: &Envelope, page: &mut [u8]) -> io::Result<f64> {
     let begun = process_nanos();
     let bytes = PACKETS * envelope.bytes_with(len);
-    for offset in (0..bytes).step_by(CACHED_BYTES) {
-        file.write_all(&page[..CACHED_BYTES.min(bytes - offset)])?;
+    for offset in (0..bytes).step_by(PAGE_BYTES) {
+        file.write_all(&page[..PAGE_BYTES.min(bytes - offset)])?;
     }
     Ok(process_nanos() - begun)
 }
@@ -190,6 +189,7 @@ fn gathered(file: &mut File, cells: &[u8], len: usize, envelope: &Envelope, _: &
     let begun = process_nanos();
     for first in (0..PACKETS).step_by(PARTS / 3) {
         let numbers = first..(first + PARTS / 3).min(PACKETS);
+        numbers.clone().for_each(|number| prefetch(cells, number, len));
         let mut parts: Vec<IoSlice<'_>> = numbers
             .flat_map(|number| [&envelope.head[..], packet(cells, number, len), &envelope.tail])
             .filter(|part| !part.is_empty())
