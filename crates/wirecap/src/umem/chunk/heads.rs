@@ -104,17 +104,22 @@ impl Chunk {
     /// [`fetch`](Self::fetch).
     pub const PACKETS_AHEAD: usize = PACKETS_AHEAD;
 
-    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 2 KiB, into the second-level cache. A
-    /// program that reads whole packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) packets in advance, does
-    /// not wait for the memory of each packet.
+    /// Prefetches the packet at `index`, if there is one, with its timestamp: up to 2 KiB. A program that reads whole
+    /// packets, and calls this [`PACKETS_AHEAD`](Self::PACKETS_AHEAD) packets in advance, does not wait for the memory of
+    /// each packet.
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
-        let start = self.origin.base.as_ptr().wrapping_add(packet.address as usize);
+        let start = self.origin.base.as_ptr().wrapping_add(packet.address as usize).cast_const();
         let bytes = (packet.len.min(self.snap_len) as usize).min(FETCHED_BYTES_MAX);
-        prefetch_to_second_level(start.wrapping_sub(size_of::<u64>())); // the timestamp
-        for offset in (0..bytes).step_by(LINE_BYTES) {
-            prefetch_to_second_level(start.wrapping_add(offset));
+        let lines = (0..bytes).step_by(LINE_BYTES).map(|offset| start.wrapping_add(offset));
+        if let Stamps::Header { .. } = self.origin.stamps {
+            // Packets follow each other in a block, so the processor's own prefetcher has brought them into the
+            // second-level cache.
+            lines.for_each(prefetch);
+        } else {
+            prefetch_to_second_level(start.wrapping_sub(size_of::<u64>())); // the timestamp
+            lines.for_each(prefetch_to_second_level);
         }
     }
 }
