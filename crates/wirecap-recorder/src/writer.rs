@@ -414,7 +414,11 @@ impl Writer {
                 synced = open.file.sync_all();
             }
         });
-        written.map_err(|source| self.failure(source))?;
+        if let Err(source) = written {
+            // A file that cannot be cut either ends within the table; the next recording completes it.
+            let _uncut = open.cut(open.bytes);
+            return Err(self.failure(source));
+        }
         synced.map_err(|source| self.lost_by_sync(source))?;
         let mut open = self.open.take().expect("looked at above");
         open.bytes += end.len() as u64;
