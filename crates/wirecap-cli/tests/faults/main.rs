@@ -186,7 +186,6 @@ fn short_writes_are_continued() {
     if !privileged() {
         return;
     }
-    // Long packets are written from their cells, with vectored writes.
     for (name, bytes, sent) in
         [("t-%i.pcapng", 60, 20_000), ("t-%i.pcap.gz", 60, 20_000), ("t-%i.pcapng", 1500, 2_000)]
     {
