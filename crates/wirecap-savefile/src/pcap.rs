@@ -70,7 +70,7 @@ pub(crate) fn packet(slot: &mut [u8], record: &Record<'_>) {
 
 /// Encodes the header of a packet. The packet's time must [fit](holds_time).
 #[inline]
-pub(crate) fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
+fn packet_header(slot: &mut [u8; PACKET_HEADER], record: &Record<'_>) {
     let timestamp = record.timestamp.unwrap_or_default();
     let time = u64::from(timestamp.subsec_nanos()) << 32 | u64::from(timestamp.unix_seconds() as u32);
     let lengths = u64::from(record.wire_len) << 32 | record.data.len() as u64;

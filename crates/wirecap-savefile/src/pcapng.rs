@@ -131,7 +131,7 @@ fn timestamp_words(nanos: u64) -> [u8; 8] {
 }
 
 /// Type, length, interface, time (two words), captured length and length on the wire.
-pub(crate) const ENHANCED_HEADER: usize = 28;
+const ENHANCED_HEADER: usize = 28;
 /// An option whose value is one word.
 const WORD_OPTION: usize = 8;
 const END_OF_OPTIONS: usize = 4;

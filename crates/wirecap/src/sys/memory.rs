@@ -296,28 +296,29 @@ unsafe fn move_onto(from: *mut c_void, to: *mut c_void, bytes: usize) -> io::Res
     if moved == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
+/// Hints of x86-64's prefetch instruction (`_MM_HINT_T0`, `_MM_HINT_T1`).
+const INTO_ALL_CACHES: i32 = 3;
+const INTO_SECOND_LEVEL: i32 = 2;
+
 /// Prefetches the memory at `place`, if there is any, into all caches.
 #[inline]
 pub(crate) fn prefetch(place: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a hint, which has no visible effect for any address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(place.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = place;
+    prefetch_with::<INTO_ALL_CACHES>(place);
 }
 
 /// Prefetches the memory at `place`, if there is any, into the second-level cache. That cache waits for more lines at a
 /// time than the first-level cache: with many lines in flight, copying them takes half as long.
 #[inline]
 pub(crate) fn prefetch_to_second_level(place: *const u8) {
+    prefetch_with::<INTO_SECOND_LEVEL>(place);
+}
+
+#[inline]
+fn prefetch_with<const HINT: i32>(place: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as in `prefetch`.
+    // SAFETY: a hint, which has no visible effect for any address.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T1>(place.cast());
+        std::arch::x86_64::_mm_prefetch::<HINT>(place.cast());
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = place;
