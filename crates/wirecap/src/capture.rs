@@ -197,8 +197,10 @@ struct Attached {
     /// Its index among the interfaces.
     index: usize,
     geometry: Geometry,
-    /// Unbound packet sockets, for handing the interface back to the host.
+    /// Unbound packet sockets, for handing the interface back to the host; a failed attempt uses some up.
     standby: Vec<PacketSocket>,
+    /// Number of rings on it after it was handed back.
+    rings_on_return: u32,
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
     was_handed_back: bool,

@@ -1,6 +1,7 @@
 //! The filter of a capture, changed while packets arrive.
 
-use super::{Attached, Attachment, Capture, Engine, Running};
+use super::{Attached, Attachment, Capture, Running};
+use crate::device::Device;
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::sync::lock;
@@ -40,21 +41,30 @@ impl Capture {
     /// For each interface captured with `xdp`, the right to change the attached program. Waiting for it takes as long
     /// as other processes hold it, so the caller must not hold the capture's lock, which stopping the capture needs.
     pub(super) fn turns(&self) -> Result<Vec<Option<xdp::Turn>>, OpenError> {
-        let mut turns: Vec<Option<xdp::Turn>> = self.interfaces.iter().map(|_| None).collect();
+        // An interface that was removed may have returned with another index, or have been handed back to the host.
+        let (places, mut devices) = {
+            let running = lock(&self.shared.running);
+            let devices = running.interfaces.iter().map(Attached::device_with_program).enumerate();
+            let devices = devices.filter_map(|(place, device)| Some((place, device?)));
+            (running.interfaces.len(), devices.collect::<Vec<_>>())
+        };
         // In the same order in all processes, or two may wait for each other.
-        let mut order: Vec<usize> = (0..turns.len()).collect();
-        order.sort_unstable_by_key(|&index| self.interfaces[index].device.index);
-        for index in order {
-            let interface = &self.interfaces[index];
-            if interface.reception.engine() == Engine::Xdp {
-                turns[index] = Some(xdp::Turn::wait(&interface.device)?);
-            }
+        devices.sort_unstable_by_key(|(_, device)| device.index);
+        let mut turns: Vec<Option<xdp::Turn>> = (0..places).map(|_| None).collect();
+        for (place, device) in devices {
+            turns[place] = Some(xdp::Turn::wait(&device)?);
         }
         Ok(turns)
     }
 }
 
 impl Attached {
+    /// Its device, if a program is attached to it.
+    fn device_with_program(&self) -> Option<Device> {
+        let has_program = matches!(self.attachment, Some(Attachment::Xdp(_)));
+        has_program.then(|| self.target.device.clone())
+    }
+
     fn set_filter(&mut self, filter: &Filter, turn: Option<&xdp::Turn>) -> Result<(), FilterChangeError> {
         match (&mut self.attachment, turn) {
             (Some(Attachment::Xdp(attachment)), Some(turn)) => attachment.set_filter(filter, turn),

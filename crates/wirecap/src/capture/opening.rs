@@ -105,6 +105,7 @@ impl CaptureBuilder {
                 watched: Watched::new(&target.device, !standby.is_empty()),
                 index: interface_index,
                 geometry,
+                rings_on_return: standby.len() as u32,
                 standby,
                 former: None,
                 was_handed_back: false,

@@ -133,6 +133,8 @@ pub(super) struct Watched {
     name: String,
     /// `auto` selected `xdp` for it, and the host may need it later.
     is_on_loan: bool,
+    /// The last reported reason why the host, which needs it, has not got it back.
+    not_handed_back: Option<String>,
     /// Its number of carrier losses at the last check; `None` if its device has not had a carrier.
     carrier_losses: Option<u32>,
     /// The signs of life of its device, if it is on a bus.
@@ -166,6 +168,7 @@ impl Watched {
             missed_queue: None,
             name: device.name.clone(),
             is_on_loan,
+            not_handed_back: None,
             carrier_losses: None,
             vital: None,
             pulse: Pulse::default(),
@@ -398,7 +401,7 @@ impl Attached {
         if self.watched.is_time_to_count() {
             self.count(shared, builder);
         }
-        if changes.host && self.watched.is_on_loan {
+        if self.watched.is_on_loan && (changes.host || self.watched.not_handed_back.is_some()) {
             self.mind_host(shared, builder);
         }
         Ok(())
@@ -430,8 +433,10 @@ impl Attached {
         }
     }
 
-    /// Returns the interface to the host if the host has begun to use it.
+    /// Returns the interface to the host if the host has begun to use it. What prevents it is told once; each look tries
+    /// again.
     fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+        let before = self.watched.not_handed_back.take();
         let Ok(device) = Device::find(&self.target.device.name) else { return };
         let Some(reason) = device.carries_host_traffic().filter(|reason| *reason != Reason::Down) else {
             return;
@@ -440,12 +445,13 @@ impl Attached {
             return;
         }
         if let Err(error) = self.hand_back(shared, builder, &device, &reason) {
-            let interface = self.watched.name.clone();
-            builder.tell(&Event::NotHandedBack {
-                interface,
-                reason: reason.to_string(),
-                obstacle: causes(&error),
-            });
+            let (interface, reason, obstacle) =
+                (self.watched.name.clone(), reason.to_string(), causes(&error));
+            if before.as_ref() != Some(&obstacle) {
+                let obstacle = obstacle.clone();
+                builder.tell(&Event::NotHandedBack { interface, reason, obstacle });
+            }
+            self.watched.not_handed_back = Some(obstacle);
         }
     }
 
@@ -698,7 +704,7 @@ impl Attached {
     }
 
     /// With `auto`: returns the interface to the host, which has begun to use it, and continues with the engine
-    /// `packet`.
+    /// `packet`. If that fails, the capture continues as before.
     fn hand_back(
         &mut self,
         shared: &Shared,
@@ -706,23 +712,23 @@ impl Attached {
         device: &Device,
         reason: &Reason,
     ) -> Result<(), OpenError> {
+        let Some(Attachment::Xdp(before)) = &mut self.attachment else { return Ok(()) };
+        let pass = before.prepare_to_pass()?;
         let filter = self.target.compile_filter()?;
         let (first, index) = (shared.group.rings().len(), self.index);
-        let way = Way::Packet {
-            spread: Spread::Flows { rings: self.standby.len() as u32 },
-            direction: Direction::In,
-        };
+        let way =
+            Way::Packet { spread: Spread::Flows { rings: self.rings_on_return }, direction: Direction::In };
         let target = Target { device: device.clone(), way, ..self.target.clone() };
         let settings = builder.ring_settings(&target, filter, self.geometry, (index, first));
         let opened = builder.open_packet(&target, settings, &mut self.standby)?;
-        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
-        let before = self.attachment.replace(opened.attachment);
-        self.target.way = target.way;
-        if let Some(Attachment::Xdp(attachment)) = before {
-            let attachment = self.former.insert(attachment);
-            attachment.let_pass()?;
+        // Packets that pass wait in the new rings until workers find them.
+        before.let_pass(pass)?;
+        if let Some(Attachment::Xdp(before)) = self.attachment.replace(opened.attachment) {
+            self.former = Some(before);
         }
+        self.target.way = target.way;
         (self.watched.is_on_loan, self.was_handed_back) = (false, true);
+        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
         let (interface, reason) = (self.watched.name.clone(), reason.to_string());
         builder.tell(&Event::HandedBack { interface, reason });
         Ok(())
@@ -743,6 +749,7 @@ mod tests {
             missed_queue: None,
             name: "eth7".to_owned(),
             is_on_loan: false,
+            not_handed_back: None,
             carrier_losses: None,
             vital: on_bus.then(Vital::default),
             pulse: Pulse::default(),

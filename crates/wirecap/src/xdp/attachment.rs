@@ -314,15 +314,21 @@ impl Attachment {
         self.place.exchange_anew(program).map_err(failed)
     }
 
+    /// Prepares [`let_pass`](Self::let_pass), and changes nothing: whatever can fail early fails here.
+    pub(crate) fn prepare_to_pass(&self) -> Result<Pass, OpenError> {
+        let device = &self.blueprint.device;
+        let turn = Turn::now(device)?;
+        let program = programs::load_pass(self.place.array()).map_err(|source| refused(device, source))?;
+        Ok(Pass { program, _turn: turn })
+    }
+
     /// Passes all packets to the host from now on, until it is detached: a driver whose program is removed may lose
     /// packets.
-    pub(crate) fn let_pass(&mut self) -> Result<(), OpenError> {
-        let device = self.blueprint.device.clone();
-        let failed = |source| refused(&device, source);
-        let _turn = Claim::turn_now(&device)?;
-        self.missed_in_all = Some(self.missed());
-        let program = programs::load_pass(self.place.array()).map_err(failed)?;
-        self.place.exchange(program).map_err(failed)?;
+    pub(crate) fn let_pass(&mut self, pass: Pass) -> Result<(), OpenError> {
+        let missed = self.missed();
+        let exchanged = self.place.exchange(pass.program);
+        exchanged.map_err(|source| refused(&self.blueprint.device, source))?;
+        self.missed_in_all = Some(missed);
         wait_for_running_programs();
         Ok(())
     }
@@ -467,6 +473,13 @@ impl Attachment {
         self.keys.clear();
         self.place.leave_to_others();
     }
+}
+
+/// A program that passes all packets to the host, and the right to attach it.
+#[derive(Debug)]
+pub(crate) struct Pass {
+    program: Program,
+    _turn: Turn,
 }
 
 /// Whether a program loaded for `filter` accepts all packets; `filters` is the place where it runs.

@@ -1,14 +1,20 @@
 //! The host begins to use an interface that `auto` captures with `xdp`.
 
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use wirecap::device::Device;
 use wirecap::{Capture, Engine, Event};
-use wirecap_testbed::{privileged, skip_on_this_machine, wait_until};
+use wirecap_testbed::{VethPair, privileged, skip_on_this_machine, wait_until};
 
-use crate::bed::{Bed, ip, take_all};
+use crate::bed::{A_WHILE, Bed, ip, send_numbered, take_all};
+
+/// How often the watcher checks without a message from the kernel.
+const LOOK_PERIOD: Duration = Duration::from_millis(250);
 
 #[test]
 fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
@@ -73,6 +79,66 @@ fn kernel_has(bed: &Bed, kind: &str) -> bool {
         ip(&bed.receiver, &["link", "delete", "probe9"]);
     }
     has
+}
+
+/// Another process holds the right to change the program of `a1`, as while it opens a capture there.
+struct Turn(#[expect(dead_code)] UnixListener);
+
+impl Turn {
+    fn take(bed: &Bed) -> Self {
+        let listen = || {
+            let index = Device::find("a1").unwrap().index;
+            let name = SocketAddr::from_abstract_name(format!("wirecap/1/{index}/turn")).unwrap();
+            UnixListener::bind_addr(&name).unwrap()
+        };
+        Self(bed.at_receiver(listen))
+    }
+}
+
+#[test]
+fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_all_the_time() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&events);
+    let builder = Capture::on("a1").engine(Engine::Auto).chunk(64).pool(256).reattach(true);
+    let capture = bed.open(builder.on_event(move |event| told.lock().unwrap().push(event.clone())));
+    let mut workers = capture.workers();
+    let count =
+        |wanted: fn(&Event) -> bool| events.lock().unwrap().iter().filter(|event| wanted(event)).count();
+    let refusals = || count(|event| matches!(event, Event::NotHandedBack { .. }));
+    let returns = || count(|event| matches!(event, Event::HandedBack { .. }));
+    let send = || (0..2).for_each(|queue| bed.send(queue, 300));
+
+    let turn = Turn::take(&bed);
+    ip(&bed.receiver, &["address", "add", "10.9.9.1/24", "dev", "a1"]);
+    wait_until("it cannot be handed back", || refusals() == 1);
+    send();
+    // Several attempts, none of which changes anything.
+    thread::sleep(4 * LOOK_PERIOD);
+    send();
+    assert_eq!((refusals(), returns()), (1, 0), "{:?}", events.lock().unwrap());
+
+    // No message from the kernel announces that the right is free.
+    drop(turn);
+    wait_until("it was handed back", || returns() == 1);
+    send();
+    thread::sleep(A_WHILE);
+    // The rings that continue are those of the engine `packet`.
+    ip(&bed.receiver, &["link", "delete", "a1"]);
+    wait_until("it is gone", || count(|event| matches!(event, Event::Lost { .. })) == 1);
+    let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 2, 1500).unwrap();
+    wait_until("it is captured again", || count(|event| matches!(event, Event::Back(_))) == 1);
+    (0..2).for_each(|queue| send_numbered(&pair, queue, 0..300));
+    thread::sleep(A_WHILE);
+
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    let ledger = bed.close(capture);
+    assert_eq!((refusals(), returns()), (1, 1), "{:?}", events.lock().unwrap());
+    assert_eq!((taken, ledger.total.delivered), (2_400, 2_400), "{ledger}");
+    assert_eq!(ledger.engine, "xdp, packet");
 }
 
 #[test]

@@ -340,9 +340,16 @@ fn judge(
         let is_in = |gap: &Unseen| packet.to >= gap.from && gap.to.is_none_or(|to| packet.from <= to);
         ledger.unseen.iter().any(is_in)
     };
-    let outside = absent.iter().filter(|packet| !in_a_gap(packet)).count() as u64;
+    let outside: Vec<_> = absent.iter().filter(|packet| !in_a_gap(packet)).collect();
     // The ledger counts dropped packets, but not which packets these were.
-    assert!(outside <= total.dropped.total(), "{outside} packets are in no gap: {}", story());
+    assert!(
+        outside.len() as u64 <= total.dropped.total(),
+        "{} packets from {:?} to {:?} are in no gap: {}",
+        outside.len(),
+        outside.first(),
+        outside.last(),
+        story()
+    );
     // In a gap, packets are not counted.
     assert!(total.offered + total.filtered.unwrap_or(0) <= sent.len() as u64, "{}", story());
     if ledger.unseen.is_empty() {
