@@ -223,8 +223,13 @@ impl Attachment {
         let missed = self.missed();
         let queues = self.blueprint.steering.queues().iter().copied();
         let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
-        let claims = queues.iter().map(|&queue| Claim::queue(device, queue));
-        self.claims = claims.collect::<Result<_, _>>()?;
+        // An earlier attempt may have claimed queues already.
+        self.claims.retain(|claim| queues.iter().any(|&queue| claim.is_of_queue(device, queue)));
+        for &queue in &queues {
+            if !self.claims.iter().any(|claim| claim.is_of_queue(device, queue)) {
+                self.claims.push(Claim::queue(device, queue)?);
+            }
+        }
         if self.promiscuous.is_some() {
             let joined = Promiscuous::join(device.index);
             self.promiscuous =

@@ -1,11 +1,12 @@
 //! Interfaces that are removed and return, and interfaces that change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
-use wirecap_testbed::{Namespace, VethPair, privileged, wait_until};
+use wirecap::{Capture, CaptureError, Engine, Event, UnseenReason, Worker};
+use wirecap_testbed::{Interface, Namespace, VethPair, privileged, wait_until};
 
 use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all};
 
@@ -117,6 +118,45 @@ fn an_interface_that_returns_is_captured_again() {
         assert!(gap.from >= before - Duration::from_millis(300) && gap.to.unwrap() <= after, "{ledger}");
         assert!(!ledger.is_lossless() && ledger.to_string().contains("not seen for"), "{ledger}");
     }
+}
+
+/// Each attempt to capture it again fails half-way, until one succeeds.
+#[test]
+fn an_interface_that_returns_with_another_program_is_captured_again_without_it() {
+    if !privileged() {
+        return;
+    }
+    let mut bed = Bed::new(2);
+    let obstacles = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&obstacles);
+    let builder = small(Engine::Xdp).reattach(true).on_event(move |event| {
+        if let Event::Lost { obstacle: Some(obstacle), .. } = event {
+            told.lock().unwrap().push(obstacle.clone());
+        }
+    });
+    let capture = bed.open(builder);
+    let mut workers = capture.workers();
+    (0..2).for_each(|queue| bed.send(queue, 500));
+    bed.pair.receiver.delete().unwrap();
+    let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "b1"), 2, 1500).unwrap();
+    let program = wirecap_testbed::pass_program(&pair.receiver).unwrap();
+    ip(&bed.receiver, &["link", "set", "b1", "down"]);
+    ip(&bed.receiver, &["link", "set", "b1", "name", "a1"]);
+    ip(&bed.receiver, &["link", "set", "a1", "up"]);
+    bed.pair = VethPair { receiver: Interface::find(&bed.receiver, "a1").unwrap(), ..pair };
+    wait_until("an attempt has failed", || !obstacles.lock().unwrap().is_empty());
+    // More attempts.
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(obstacles.lock().unwrap().len(), 1, "{:?}", obstacles.lock().unwrap());
+    drop(program);
+    wait_until("it is captured again", || {
+        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+    });
+    (0..2).for_each(|queue| bed.send(queue, 500));
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    let ledger = bed.close(capture);
+    assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{ledger}");
+    assert_eq!((ledger.rings.len(), ledger.unseen.len()), (2, 1), "{ledger}");
 }
 
 #[test]
