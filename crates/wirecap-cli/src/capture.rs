@@ -584,17 +584,15 @@ impl<O: Outlet> Recorder<O> {
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
         self.is_unflushed = true;
         let most = self.left.min(chunk.len() as u64);
-        let (mut taken, mut is_over) = (0, false);
-        (0..Chunk::PACKETS_AHEAD).for_each(|index| chunk.fetch(index));
-        for (index, packet) in chunk.iter().take(most as usize).enumerate() {
-            chunk.fetch(index + Chunk::PACKETS_AHEAD);
-            is_over = !self.outlet.write(&recording::record(chunk, packet), self.now)?;
-            if is_over {
-                break;
+        let (mut taken, mut goes_on) = (0, Ok(true));
+        let record_of = recording::records(chunk);
+        chunk.for_each_whole(0..most as usize, |head| {
+            if let Ok(true) = goes_on {
+                goes_on = self.outlet.write(&record_of(head), self.now);
+                taken += u64::from(matches!(goes_on, Ok(true)));
             }
-            taken += 1;
-        }
-        self.left = if is_over { 0 } else { self.left - taken };
+        });
+        self.left = if goes_on? { self.left - taken } else { 0 };
         self.surplus += chunk.len() as u64 - taken;
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
-use wirecap::{Account, Chunk, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
+use wirecap::{Account, Chunk, Head, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
 use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
@@ -140,6 +140,21 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
         }
         Reception::Xdp { .. } => Some("XDP program, CLOCK_TAI as UTC, read for every packet"),
         _ => Some("packet socket, CLOCK_REALTIME"),
+    }
+}
+
+/// Captured packets of a live ring, which all have the same queue, in the form for savefiles.
+#[inline]
+pub(crate) fn records(chunk: &Chunk) -> impl Fn(Head<'_>) -> Record<'_> {
+    let interface = chunk.interface_index() as u32;
+    let queue = chunk.get(0).and_then(|packet| packet.queue());
+    move |head| Record {
+        interface,
+        timestamp: head.timestamp(),
+        queue,
+        direction: None,
+        wire_len: head.wire_len,
+        data: head.data,
     }
 }
 

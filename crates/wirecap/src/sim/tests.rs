@@ -708,6 +708,10 @@ fn check_heads(chunk: &Chunk) {
         assert_eq!(Some(time), packet.timestamp());
     });
     assert!(packets.next().is_none(), "a head for each packet");
+    let (mut heads, mut whole) = (Vec::new(), Vec::new());
+    chunk.for_each_head(0..chunk.len(), |head| heads.push(head));
+    chunk.for_each_whole(0..chunk.len(), |head| whole.push(head));
+    assert_eq!(heads, whole);
 }
 
 /// A ring whose chunks hold four cells.

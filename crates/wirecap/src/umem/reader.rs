@@ -81,7 +81,7 @@ impl CellReader {
         // piece, after a timestamp. No thread writes to them until they are put back, which `each` cannot do.
         unsafe {
             let (cells, ahead_of_utc_nanos) = (&self.list.cells, self.ahead_of_utc_nanos);
-            heads::each_by_program(
+            heads::each_by_program::<false>(
                 base,
                 cells,
                 range,

@@ -115,8 +115,11 @@ pub(crate) fn take(worker: &mut Worker, packets: u64, mut each: impl FnMut(&Chun
 pub(crate) fn heads_agree(chunk: &Chunk) {
     let few = chunk.len().min(4);
     for range in [0..few, chunk.len() - few..chunk.len()] {
-        let (mut heads, packets) = (Vec::new(), chunk.iter().skip(range.start).take(few));
+        let (mut heads, mut whole) = (Vec::new(), Vec::new());
+        let packets = chunk.iter().skip(range.start).take(few);
         chunk.for_each_head(range.clone(), |head| heads.push(head));
+        chunk.for_each_whole(range.clone(), |head| whole.push(head));
+        assert_eq!(heads, whole, "{range:?} of {chunk:?}");
         let of = |packet: Packet<'_>| {
             let time = packet.timestamp().unwrap_or_default();
             (packet.data().to_vec(), packet.wire_len(), time.unix_seconds(), time.subsec_nanos())

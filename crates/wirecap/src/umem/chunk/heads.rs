@@ -19,8 +19,11 @@ pub(crate) const PACKETS_AHEAD: usize = 12;
 /// Maximum number of packets that share a reading of the clock ([`Timestamps::Batch`](crate::Timestamps::Batch)).
 pub(crate) const PACKETS_PER_READING: usize = 8;
 
-/// Maximum number of bytes of a packet that [`Chunk::fetch`] prefetches: the processor's own prefetcher recognises
-/// the rest of a longer one.
+/// Number of packets whose timestamps are all read before the next ones are assumed to come in groups like these.
+const PACKETS_PER_TRIAL: usize = 4 * PACKETS_PER_READING;
+
+/// Maximum number of bytes of a packet that is prefetched as a whole: the processor's own prefetcher recognises the
+/// rest of a longer one.
 const FETCHED_BYTES_MAX: usize = 2 << 10;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -39,6 +42,13 @@ pub struct Head<'a> {
 }
 
 impl Head<'_> {
+    /// Its arrival; `None` if the capture was opened without timestamps, or if the device provided none.
+    #[inline]
+    pub fn timestamp(&self) -> Option<Timestamp> {
+        let nanos = self.seconds * NANOS_PER_SECOND + u64::from(self.nanos);
+        (nanos > 0).then(|| Timestamp::from_unix_nanos(nanos))
+    }
+
     /// The head of the packet that `descriptor` describes, whose `header` the kernel wrote, cut to `snap_len` bytes.
     ///
     /// # Safety
@@ -72,19 +82,35 @@ impl Chunk {
     ///
     /// If the chunk has fewer packets than the end of the range.
     #[inline]
-    pub fn for_each_head<'a>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
-        let packets = self.packets()[range.clone()].iter();
-        let packets = packets.map(|descriptor| Packet { descriptor, chunk: self });
+    pub fn for_each_head<'a>(&'a self, range: Range<usize>, each: impl FnMut(Head<'a>)) {
+        self.for_each::<false>(range, each);
+    }
+
+    /// As [`for_each_head`](Self::for_each_head), for programs that read whole packets: these are prefetched, each up to
+    /// 2 KiB.
+    ///
+    /// # Panics
+    ///
+    /// If the chunk has fewer packets than the end of the range.
+    #[inline]
+    pub fn for_each_whole<'a>(&'a self, range: Range<usize>, each: impl FnMut(Head<'a>)) {
+        self.for_each::<true>(range, each);
+    }
+
+    #[inline]
+    fn for_each<'a, const WHOLE: bool>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
+        let descriptors = self.packets()[range.clone()].iter();
+        let mut packets = descriptors.map(|descriptor| Packet { descriptor, chunk: self });
+        let is_by_kernel =
+            matches!(self.origin.stamps, Stamps::Header { told: true, .. }) && !self.fragmented;
         match self.origin.stamps {
-            Stamps::Header { told: true, .. } if !self.fragmented => {
-                packets.for_each(|packet| each(packet.head_by_kernel()));
-            }
+            _ if is_by_kernel && !WHOLE => packets.for_each(|packet| each(packet.head_by_kernel())),
             // SAFETY: the packets were checked when they were captured, with the timestamps before them, and stay as long as
             // the chunk.
             Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => unsafe {
                 let (base, snap_len) = (self.origin.base, self.snap_len);
                 let mut unknown = Grouping::default();
-                each_by_program(
+                each_by_program::<WHOLE>(
                     base,
                     self.packets(),
                     range,
@@ -94,7 +120,18 @@ impl Chunk {
                     each,
                 );
             },
-            _ => packets.for_each(|packet| each(packet.head())),
+            _ if !WHOLE => packets.for_each(|packet| each(packet.head())),
+            _ => {
+                range.clone().take(PACKETS_AHEAD).for_each(|index| self.fetch(index));
+                for index in range {
+                    self.fetch(index + PACKETS_AHEAD);
+                    let head = |packet: Packet<'a>| match is_by_kernel {
+                        true => packet.head_by_kernel(),
+                        false => packet.head(),
+                    };
+                    packets.next().into_iter().for_each(|packet| each(head(packet)));
+                }
+            }
         }
     }
 }
@@ -110,17 +147,26 @@ impl Chunk {
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
-        let start = self.origin.base.as_ptr().wrapping_add(packet.address as usize).cast_const();
-        let bytes = (packet.len.min(self.snap_len) as usize).min(FETCHED_BYTES_MAX);
-        let lines = (0..bytes).step_by(LINE_BYTES).map(|offset| start.wrapping_add(offset));
         if let Stamps::Header { .. } = self.origin.stamps {
             // Packets follow each other in a block, so the processor's own prefetcher has brought them into the
             // second-level cache.
-            lines.for_each(prefetch);
+            each_line(self.origin.base, packet, self.snap_len, prefetch);
         } else {
-            prefetch_to_second_level(start.wrapping_sub(size_of::<u64>())); // the timestamp
-            lines.for_each(prefetch_to_second_level);
+            fetch_stamp(self.origin.base, packet);
+            each_line(self.origin.base, packet, self.snap_len, prefetch_to_second_level);
         }
+    }
+}
+
+/// Calls `fetch` with a place in each cache line of a packet, except perhaps the last one.
+#[inline]
+fn each_line(base: NonNull<u8>, packet: &Descriptor, snap_len: u32, fetch: fn(*const u8)) {
+    let start = base.as_ptr().wrapping_add(packet.address as usize).cast_const();
+    let bytes = (packet.len.min(snap_len) as usize).min(FETCHED_BYTES_MAX);
+    let mut offset = 0;
+    while offset < bytes {
+        fetch(start.wrapping_add(offset));
+        offset += LINE_BYTES;
     }
 }
 
@@ -132,14 +178,14 @@ pub(crate) struct Grouping {
 }
 
 /// Calls `each` with those of `packets` at the indices in `range`, cut to `snap_len` bytes; addresses are relative to `base`.
-/// Packets and the timestamps before them are prefetched: some at the beginning, and one more at each step.
+/// Timestamps and packets are prefetched, `WHOLE` or only their first line: some at the beginning, and more at each step.
 ///
 /// # Safety
 ///
 /// Each packet must be in one piece in memory that stays for `'a` and is not written to, after the program's timestamp, which
 /// is this far ahead of UTC.
 #[inline]
-pub(crate) unsafe fn each_by_program<'a>(
+pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
     base: NonNull<u8>,
     packets: &[Descriptor],
     range: Range<usize>,
@@ -148,9 +194,10 @@ pub(crate) unsafe fn each_by_program<'a>(
     grouping: &mut Grouping,
     mut each: impl FnMut(Head<'a>),
 ) {
-    if range.start == 0 {
-        fetch(base, &packets[..packets.len().min(PACKETS_AHEAD)]);
-    }
+    let fetch_data = |packet: &Descriptor| match WHOLE {
+        true => each_line(base, packet, snap_len, prefetch_to_second_level),
+        false => prefetch(base.as_ptr().wrapping_add(packet.address as usize)),
+    };
     let mut second = Second::default();
     // SAFETY: the caller's promise.
     let stamp_of = |packet: &Descriptor| unsafe { program_stamp(base.add(packet.address as usize)) };
@@ -161,46 +208,56 @@ pub(crate) unsafe fn each_by_program<'a>(
         };
         Head { data, wire_len, seconds, nanos }
     };
-    let mut start = range.start;
-    if grouping.is_regular {
-        if range.start == 0 {
-            fetch_stamps_of_group(base, packets, PACKETS_PER_READING);
+    if range.start == 0 {
+        packets.iter().take(PACKETS_AHEAD).for_each(fetch_data);
+        match grouping.is_regular {
+            true => [0, 1]
+                .iter()
+                .for_each(|group| fetch_stamps_of_group(base, packets, group * PACKETS_PER_READING)),
+            false => packets.iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet)),
         }
-        while start < range.end {
+    }
+    let mut start = range.start;
+    while start < range.end {
+        if grouping.is_regular {
             let group = group_at(packets, start);
             // The program's clock does not go back, so packets between two with the same time have this time as well. (If it
             // was set back in between, to the very nanosecond, they are as far from the truth as the clock was.)
             let tai = stamp_of(&group[0]);
             if tai != stamp_of(&group[group.len() - 1]) {
                 grouping.is_regular = false;
-                fetch(base, &packets[start..packets.len().min(start + PACKETS_AHEAD)]);
-                break;
+                packets[start..].iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet));
+                continue;
             }
             fetch_stamps_of_group(base, packets, start + 2 * PACKETS_PER_READING);
-            let ahead = packets.len().min(start + PACKETS_AHEAD);
-            packets[ahead..].iter().take(PACKETS_PER_READING).for_each(|packet| fetch_data(base, packet));
             let nanos = second.nanos_at(tai, ahead_of_utc_nanos);
             let group = &group[..group.len().min(range.end - start)];
-            group.iter().for_each(|packet| each(head(packet, second.unix_seconds, nanos)));
+            for (index, packet) in group.iter().enumerate() {
+                packets.get(start + index + PACKETS_AHEAD).into_iter().for_each(fetch_data);
+                each(head(packet, second.unix_seconds, nanos));
+            }
             start += group.len();
+        } else {
+            let end = range.end.min(start + PACKETS_PER_TRIAL);
+            let mut look = |packet: &Descriptor| {
+                let nanos = second.nanos_at(stamp_of(packet), ahead_of_utc_nanos);
+                each(head(packet, second.unix_seconds, nanos));
+            };
+            // One window for each packet with a packet to prefetch, so that one pointer serves both.
+            let windows = packets[start..packets.len().min(end + PACKETS_AHEAD)].windows(PACKETS_AHEAD + 1);
+            let rest = start + windows.len()..end;
+            for window in windows {
+                fetch_stamp(base, &window[PACKETS_AHEAD]);
+                fetch_data(&window[PACKETS_AHEAD]);
+                look(&window[0]);
+            }
+            packets[rest].iter().for_each(look);
+            let trial = &packets[start..end];
+            let mut groups = trial.chunks(PACKETS_PER_READING);
+            grouping.is_regular = trial.len() >= PACKETS_PER_READING
+                && groups.all(|group| stamp_of(&group[0]) == stamp_of(&group[group.len() - 1]));
+            start = end;
         }
-    }
-    let mut look = |packet: &Descriptor| {
-        let nanos = second.nanos_at(stamp_of(packet), ahead_of_utc_nanos);
-        each(head(packet, second.unix_seconds, nanos));
-    };
-    // One window for each packet with a packet to prefetch, so that one pointer serves both.
-    let fetched = packets.len().min(range.end + PACKETS_AHEAD);
-    let windows = packets[start..fetched.max(start)].windows(PACKETS_AHEAD + 1);
-    let rest = start + windows.len()..range.end;
-    for window in windows {
-        fetch_packet(base, &window[PACKETS_AHEAD]);
-        look(&window[0]);
-    }
-    packets[rest].iter().for_each(look);
-    if start == range.start && range.len() >= PACKETS_PER_READING {
-        let mut groups = packets[range].chunks(PACKETS_PER_READING);
-        grouping.is_regular = groups.all(|group| stamp_of(&group[0]) == stamp_of(&group[group.len() - 1]));
     }
 }
 
@@ -220,25 +277,18 @@ fn fetch_stamps_of_group(base: NonNull<u8>, packets: &[Descriptor], start: usize
     }
 }
 
-/// Prefetches `packets` and the timestamps before them.
-pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
-    packets.iter().for_each(|packet| fetch_packet(base, packet));
-}
-
-#[inline]
-fn fetch_packet(base: NonNull<u8>, packet: &Descriptor) {
-    fetch_stamp(base, packet);
-    fetch_data(base, packet);
-}
-
+/// Prefetches the timestamp before `packet`.
 #[inline]
 fn fetch_stamp(base: NonNull<u8>, packet: &Descriptor) {
     prefetch(base.as_ptr().wrapping_add(packet.address as usize).wrapping_sub(size_of::<u64>()));
 }
 
-#[inline]
-fn fetch_data(base: NonNull<u8>, packet: &Descriptor) {
-    prefetch(base.as_ptr().wrapping_add(packet.address as usize));
+/// Prefetches the first bytes of `packets`, and the timestamps before them.
+pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
+    for packet in packets {
+        fetch_stamp(base, packet);
+        prefetch(base.as_ptr().wrapping_add(packet.address as usize));
+    }
 }
 
 impl<'a> Packet<'a> {
@@ -298,7 +348,78 @@ impl Second {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// Bytes of a cell: a timestamp and the packet.
+    const CELL: usize = 24;
+
+    /// Packets with these timestamps: packet `i` has `i` times the byte `i`, up to a cell's room.
+    fn packets_of(stamps: &[u64]) -> (Vec<u8>, Vec<Descriptor>) {
+        let (mut memory, mut packets) = (Vec::new(), Vec::new());
+        for (number, stamp) in stamps.iter().enumerate() {
+            let len = number % (CELL - size_of::<u64>() + 1);
+            let address = (memory.len() + size_of::<u64>()) as u64;
+            packets.push(Descriptor { address, len: len as u32, ..Descriptor::default() });
+            memory.extend_from_slice(&stamp.to_ne_bytes());
+            memory.resize(memory.len() + CELL - size_of::<u64>(), number as u8);
+        }
+        (memory, packets)
+    }
+
+    /// The packets' bytes and times, read in these ranges.
+    fn read<const WHOLE: bool>(stamps: &[u64], ends: &[usize]) -> Vec<(Vec<u8>, u64)> {
+        let (mut memory, packets) = packets_of(stamps);
+        let (mut grouping, mut heads, mut start) = (Grouping::default(), Vec::new(), 0);
+        for &end in ends {
+            let each = |head: Head<'_>| {
+                heads.push((head.data.to_vec(), head.seconds * NANOS_PER_SECOND + u64::from(head.nanos)));
+            };
+            let base = NonNull::from(&mut memory[..]).cast();
+            // SAFETY: the packets are in this memory, after their timestamps.
+            unsafe { each_by_program::<WHOLE>(base, &packets, start..end, u32::MAX, 0, &mut grouping, each) };
+            start = end;
+        }
+        heads
+    }
+
+    proptest! {
+        /// Runs of packets have the same time, as after one reading of the clock, which does not go back.
+        #[test]
+        fn times_that_are_not_read_are_those_that_were_written(
+            runs in prop::collection::vec((1_usize..20, 0_u64..3, any::<bool>()), 1..40),
+            mut ends in prop::collection::vec(0_usize..400, 0..4),
+        ) {
+            let (mut stamps, mut now) = (Vec::new(), 5 * NANOS_PER_SECOND - 20);
+            for (packets, later, is_regular) in runs {
+                now += later;
+                let packets = if is_regular { PACKETS_PER_READING } else { packets };
+                stamps.extend(std::iter::repeat_n(now, packets));
+            }
+            ends.retain(|end| *end < stamps.len());
+            ends.push(stamps.len());
+            ends.sort_unstable();
+            let written = stamps.iter().enumerate().map(|(number, stamp)| {
+                (vec![number as u8; number % (CELL - size_of::<u64>() + 1)], *stamp)
+            });
+            let written: Vec<_> = written.collect();
+            prop_assert_eq!(&read::<false>(&stamps, &ends), &written);
+            prop_assert_eq!(&read::<true>(&stamps, &ends), &written);
+        }
+    }
+
+    #[test]
+    fn in_regular_groups_only_the_first_and_the_last_time_are_read() {
+        let mut stamps = vec![7; 3 * PACKETS_PER_TRIAL];
+        // No program writes this: it shows which times are read.
+        stamps[PACKETS_PER_TRIAL + 1] = 9;
+        stamps[2] = 9;
+        let end = stamps.len();
+        let times: Vec<u64> = read::<true>(&stamps, &[end]).into_iter().map(|(_, time)| time).collect();
+        assert_eq!(times.iter().filter(|time| **time == 9).count(), 1, "{times:?}");
+        assert_eq!(times[2], 9);
+    }
 
     #[test]
     fn times_are_divided_into_seconds_as_one_by_one() {
