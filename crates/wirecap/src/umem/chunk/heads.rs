@@ -22,6 +22,9 @@ pub(crate) const PACKETS_PER_READING: usize = 8;
 /// Number of packets whose timestamps are all read before the next ones are assumed to come in groups like these.
 const PACKETS_PER_TRIAL: usize = 4 * PACKETS_PER_READING;
 
+/// Maximum number of bytes of a packet in a block that is prefetched into the first-level cache.
+const SHORT_BYTES_MAX: u32 = 256;
+
 /// Maximum number of bytes of a packet that is prefetched as a whole: the processor's own prefetcher recognises the
 /// rest of a longer one.
 const FETCHED_BYTES_MAX: usize = 2 << 10;
@@ -99,39 +102,37 @@ impl Chunk {
 
     #[inline]
     fn for_each<'a, const WHOLE: bool>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
-        let descriptors = self.packets()[range.clone()].iter();
-        let mut packets = descriptors.map(|descriptor| Packet { descriptor, chunk: self });
-        let is_by_kernel =
-            matches!(self.origin.stamps, Stamps::Header { told: true, .. }) && !self.fragmented;
-        match self.origin.stamps {
-            _ if is_by_kernel && !WHOLE => packets.for_each(|packet| each(packet.head_by_kernel())),
+        let (base, snap_len) = (self.origin.base, self.snap_len);
+        if let Stamps::Tai { ahead_of_utc_nanos } = self.origin.stamps
+            && !self.fragmented
+        {
+            let (packets, mut unknown) = (self.packets(), Grouping::default());
             // SAFETY: the packets were checked when they were captured, with the timestamps before them, and stay as long as
             // the chunk.
-            Stamps::Tai { ahead_of_utc_nanos } if !self.fragmented => unsafe {
-                let (base, snap_len) = (self.origin.base, self.snap_len);
-                let mut unknown = Grouping::default();
+            unsafe {
                 each_by_program::<WHOLE>(
                     base,
-                    self.packets(),
+                    packets,
                     range,
                     snap_len,
                     ahead_of_utc_nanos,
                     &mut unknown,
                     each,
                 );
-            },
-            _ if !WHOLE => packets.for_each(|packet| each(packet.head())),
-            _ => {
-                range.clone().take(PACKETS_AHEAD).for_each(|index| self.fetch(index));
-                for index in range {
-                    self.fetch(index + PACKETS_AHEAD);
-                    let head = |packet: Packet<'a>| match is_by_kernel {
-                        true => packet.head_by_kernel(),
-                        false => packet.head(),
-                    };
-                    packets.next().into_iter().for_each(|packet| each(head(packet)));
-                }
             }
+            return;
+        }
+        let is_by_kernel =
+            matches!(self.origin.stamps, Stamps::Header { told: true, .. }) && !self.fragmented;
+        if WHOLE {
+            range.clone().take(PACKETS_AHEAD).for_each(|index| self.fetch(index));
+        }
+        for (descriptor, index) in self.packets()[range.clone()].iter().zip(range) {
+            if WHOLE {
+                self.fetch(index + PACKETS_AHEAD);
+            }
+            let packet = Packet { descriptor, chunk: self };
+            each(if is_by_kernel { packet.head_by_kernel() } else { packet.head() });
         }
     }
 }
@@ -147,14 +148,17 @@ impl Chunk {
     #[inline]
     pub fn fetch(&self, index: usize) {
         let Some(packet) = self.packets().get(index) else { return };
-        if let Stamps::Header { .. } = self.origin.stamps {
-            // Packets follow each other in a block, so the processor's own prefetcher has brought them into the
+        let is_in_block = matches!(self.origin.stamps, Stamps::Header { .. });
+        if is_in_block && packet.len <= SHORT_BYTES_MAX {
+            // Packets follow each other in a block, so the processor's own prefetcher has brought short ones into the
             // second-level cache.
             each_line(self.origin.base, packet, self.snap_len, prefetch);
-        } else {
-            fetch_stamp(self.origin.base, packet);
-            each_line(self.origin.base, packet, self.snap_len, prefetch_to_second_level);
+            return;
         }
+        if !is_in_block {
+            fetch_stamp(self.origin.base, packet);
+        }
+        each_line(self.origin.base, packet, self.snap_len, prefetch_to_second_level);
     }
 }
 
@@ -210,11 +214,11 @@ pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
     };
     if range.start == 0 {
         packets.iter().take(PACKETS_AHEAD).for_each(fetch_data);
-        match grouping.is_regular {
-            true => [0, 1]
-                .iter()
-                .for_each(|group| fetch_stamps_of_group(base, packets, group * PACKETS_PER_READING)),
-            false => packets.iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet)),
+        if grouping.is_regular {
+            fetch_stamps_of_group(base, packets, 0);
+            fetch_stamps_of_group(base, packets, PACKETS_PER_READING);
+        } else {
+            packets.iter().take(PACKETS_AHEAD).for_each(|packet| fetch_stamp(base, packet));
         }
     }
     let mut start = range.start;
