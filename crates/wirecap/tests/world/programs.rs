@@ -1,13 +1,14 @@
 //! Programs that are detached, or replaced.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use wirecap::bpf::asm::{Assembler, Reg};
 use wirecap::bpf::{LoadOptions, Program, ProgramKind, XDP_PASS, links};
 use wirecap::device::Device;
 use wirecap::filter::FilterRequest;
-use wirecap::{CaptureError, Engine, UnseenReason};
-use wirecap_testbed::{Counters, privileged, wait_until};
+use wirecap::{CaptureError, Engine, Event, UnseenReason};
+use wirecap_testbed::{Counters, pass_program, privileged, wait_until};
 
 use crate::bed::{Bed, PATIENCE, run, small, take_all};
 
@@ -44,6 +45,44 @@ fn a_program_that_was_detached_is_attached_again() {
     let redirected = counters.since_start().unwrap().redirected();
     assert_eq!((ledger.total.offered, taken), (redirected, redirected), "{ledger}");
     assert!((1_000..=1_500).contains(&taken), "the program was not attached again: {ledger}");
+}
+
+#[test]
+fn a_program_whose_place_is_taken_meanwhile_is_attached_again_when_it_is_free() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(2);
+    let obstacles = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&obstacles);
+    let builder = small(Engine::Xdp).on_event(move |event| {
+        if let Event::Lost { obstacle: Some(obstacle), .. } = event {
+            told.lock().unwrap().push(obstacle.clone());
+        }
+    });
+    let capture = bed.open(builder);
+    let mut workers = capture.workers();
+    (0..2).for_each(|queue| bed.send(queue, 500));
+    let mut program = None;
+    wait_until("another program is attached", || {
+        detach(&bed, "a1");
+        // Fails if the capture was faster.
+        program = pass_program(&bed.pair.receiver).ok();
+        program.is_some()
+    });
+    wait_until("an attempt has failed", || !obstacles.lock().unwrap().is_empty());
+    // More attempts.
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(obstacles.lock().unwrap().len(), 1, "{:?}", obstacles.lock().unwrap());
+    drop(program);
+    wait_until("the program is back", || {
+        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+    });
+    (0..2).for_each(|queue| bed.send(queue, 500));
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    let ledger = bed.close(capture);
+    assert_eq!((ledger.total.offered, taken), (2_000, 2_000), "{ledger}");
+    assert!(!ledger.is_lossless(), "{ledger}");
 }
 
 /// Makes the capture's own link run another program, which passes every packet to the host.
