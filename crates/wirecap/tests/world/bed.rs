@@ -3,10 +3,11 @@
 
 use std::ops::Range;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, Ledger, Worker};
-use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair};
+use wirecap::{Capture, CaptureBuilder, CaptureError, Engine, Event, Ledger, Worker};
+use wirecap_testbed::{AfXdpSender, Namespace, Stamp, Traffic, VethPair, wait_until};
 
 /// Time limit on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,6 +59,13 @@ impl Bed {
         self.at_receiver(|| capture.close())
     }
 
+    /// Waits until an unseen period has ended, and none has begun since.
+    pub(crate) fn wait_until_captured_again(&self, capture: &Capture) {
+        wait_until("it is captured again", || {
+            self.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
+        });
+    }
+
     /// Sends this many packets to a receive queue.
     pub(crate) fn send(&self, queue: u32, packets: u64) {
         send(&self.pair, queue, packets);
@@ -91,6 +99,25 @@ pub(crate) fn small(engine: Engine) -> CaptureBuilder {
 /// The same on some of its queues.
 pub(crate) fn small_on(device: &str, engine: Engine) -> CaptureBuilder {
     Capture::on(device).engine(engine).chunk(64).pool(256)
+}
+
+/// What a capture told.
+pub(crate) type Events = Arc<Mutex<Vec<Event>>>;
+
+/// The same builder, whose capture's events are kept.
+pub(crate) fn keep_events(builder: CaptureBuilder) -> (CaptureBuilder, Events) {
+    let events = Events::default();
+    let told = Arc::clone(&events);
+    (builder.on_event(move |event| told.lock().unwrap().push(event.clone())), events)
+}
+
+/// What prevented a capture from continuing.
+pub(crate) fn obstacles(events: &Events) -> Vec<String> {
+    let obstacle = |event: &Event| match event {
+        Event::Lost { obstacle, .. } => obstacle.clone(),
+        _ => None,
+    };
+    events.lock().unwrap().iter().filter_map(obstacle).collect()
 }
 
 /// Takes chunks until no packets have arrived for a while.

@@ -3,7 +3,6 @@
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -11,10 +10,7 @@ use wirecap::device::Device;
 use wirecap::{Capture, Engine, Event};
 use wirecap_testbed::{VethPair, privileged, skip_on_this_machine, wait_until};
 
-use crate::bed::{A_WHILE, Bed, ip, send_numbered, take_all};
-
-/// How often the watcher checks without a message from the kernel.
-const LOOK_PERIOD: Duration = Duration::from_millis(250);
+use crate::bed::{A_WHILE, Bed, ip, keep_events, send_numbered, small, take_all};
 
 #[test]
 fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
@@ -42,10 +38,8 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
             skip_on_this_machine(&format!("this kernel has no {kind}; `make vm` boots one that has"));
             continue;
         }
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let told = Arc::clone(&events);
-        let builder = Capture::on("a1").engine(Engine::Auto).chunk(64).pool(256);
-        let capture = bed.open(builder.on_event(move |event| told.lock().unwrap().push(event.clone())));
+        let (builder, events) = keep_events(small(Engine::Auto));
+        let capture = bed.open(builder);
         assert!(capture.interfaces()[0].reception.engine() == Engine::Xdp);
         let mut workers = capture.workers();
         (0..2).for_each(|queue| bed.send(queue, 300));
@@ -101,10 +95,8 @@ fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_a
         return;
     }
     let bed = Bed::new(2);
-    let events = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&events);
-    let builder = Capture::on("a1").engine(Engine::Auto).chunk(64).pool(256).reattach(true);
-    let capture = bed.open(builder.on_event(move |event| told.lock().unwrap().push(event.clone())));
+    let (builder, events) = keep_events(small(Engine::Auto).reattach(true));
+    let capture = bed.open(builder);
     let mut workers = capture.workers();
     let count =
         |wanted: fn(&Event) -> bool| events.lock().unwrap().iter().filter(|event| wanted(event)).count();
@@ -117,7 +109,7 @@ fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_a
     wait_until("it cannot be handed back", || refusals() == 1);
     send();
     // Several attempts, none of which changes anything.
-    thread::sleep(4 * LOOK_PERIOD);
+    thread::sleep(Duration::from_secs(1));
     send();
     assert_eq!((refusals(), returns()), (1, 0), "{:?}", events.lock().unwrap());
 

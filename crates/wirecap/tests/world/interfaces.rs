@@ -1,14 +1,13 @@
 //! Interfaces that are removed and return, and interfaces that change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use wirecap::{Capture, CaptureError, Engine, Event, UnseenReason, Worker};
+use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
 use wirecap_testbed::{Interface, Namespace, VethPair, privileged, wait_until};
 
-use crate::bed::{A_WHILE, Bed, PATIENCE, ip, send, small, small_on, take_all};
+use crate::bed::{A_WHILE, Bed, PATIENCE, ip, keep_events, obstacles, send, small, small_on, take_all};
 
 /// The cable is replaced by another one.
 fn replace_cable(bed: &mut Bed, away: Duration) {
@@ -94,9 +93,7 @@ fn an_interface_that_returns_is_captured_again() {
         replace_cable(&mut bed, Duration::from_millis(400));
         let _pass =
             (engine == Engine::Packet).then(|| wirecap_testbed::pass_program(&bed.pair.receiver).unwrap());
-        wait_until("it is captured again", || {
-            bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
-        });
+        bed.wait_until_captured_again(&capture);
         let after = SystemTime::now();
         (0..2).for_each(|queue| bed.send(queue, 500));
         let (mut taken, mut sequences) = (held.len() as u64, vec![None; workers.len()]);
@@ -127,13 +124,7 @@ fn an_interface_that_returns_with_another_program_is_captured_again_without_it()
         return;
     }
     let mut bed = Bed::new(2);
-    let obstacles = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&obstacles);
-    let builder = small(Engine::Xdp).reattach(true).on_event(move |event| {
-        if let Event::Lost { obstacle: Some(obstacle), .. } = event {
-            told.lock().unwrap().push(obstacle.clone());
-        }
-    });
+    let (builder, events) = keep_events(small(Engine::Xdp).reattach(true));
     let capture = bed.open(builder);
     let mut workers = capture.workers();
     (0..2).for_each(|queue| bed.send(queue, 500));
@@ -144,14 +135,12 @@ fn an_interface_that_returns_with_another_program_is_captured_again_without_it()
     ip(&bed.receiver, &["link", "set", "b1", "name", "a1"]);
     ip(&bed.receiver, &["link", "set", "a1", "up"]);
     bed.pair = VethPair { receiver: Interface::find(&bed.receiver, "a1").unwrap(), ..pair };
-    wait_until("an attempt has failed", || !obstacles.lock().unwrap().is_empty());
+    wait_until("an attempt has failed", || !obstacles(&events).is_empty());
     // More attempts.
     thread::sleep(Duration::from_secs(1));
-    assert_eq!(obstacles.lock().unwrap().len(), 1, "{:?}", obstacles.lock().unwrap());
+    assert_eq!(obstacles(&events).len(), 1, "{:?}", obstacles(&events));
     drop(program);
-    wait_until("it is captured again", || {
-        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
-    });
+    bed.wait_until_captured_again(&capture);
     (0..2).for_each(|queue| bed.send(queue, 500));
     let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
     let ledger = bed.close(capture);
@@ -208,9 +197,7 @@ fn a_short_down_is_a_gap_and_a_rename_is_not() {
     assert!(bed.at_receiver(|| capture.ledger()).is_lossless(), "nothing has happened yet");
     bed.pair.receiver.set_up(false).unwrap();
     bed.pair.receiver.set_up(true).unwrap();
-    wait_until("it was noticed", || {
-        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
-    });
+    bed.wait_until_captured_again(&capture);
     send(&bed.pair, 0, 100);
     assert_eq!(take_all(&mut worker).unwrap(), 200);
     let ledger = bed.close(capture);

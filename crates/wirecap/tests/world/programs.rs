@@ -1,16 +1,15 @@
 //! Programs that are detached, or replaced.
 
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use wirecap::bpf::asm::{Assembler, Reg};
 use wirecap::bpf::{LoadOptions, Program, ProgramKind, XDP_PASS, links};
 use wirecap::device::Device;
 use wirecap::filter::FilterRequest;
-use wirecap::{CaptureError, Engine, Event, UnseenReason};
+use wirecap::{CaptureError, Engine, UnseenReason};
 use wirecap_testbed::{Counters, pass_program, privileged, wait_until};
 
-use crate::bed::{Bed, PATIENCE, run, small, take_all};
+use crate::bed::{Bed, PATIENCE, keep_events, obstacles, run, small, take_all};
 
 /// Detaches the program from the receiver, as an administrator might; false if there is none.
 pub(crate) fn detach(bed: &Bed, name: &str) -> bool {
@@ -53,13 +52,7 @@ fn a_program_whose_place_is_taken_meanwhile_is_attached_again_when_it_is_free() 
         return;
     }
     let bed = Bed::new(2);
-    let obstacles = Arc::new(Mutex::new(Vec::new()));
-    let told = Arc::clone(&obstacles);
-    let builder = small(Engine::Xdp).on_event(move |event| {
-        if let Event::Lost { obstacle: Some(obstacle), .. } = event {
-            told.lock().unwrap().push(obstacle.clone());
-        }
-    });
+    let (builder, events) = keep_events(small(Engine::Xdp));
     let capture = bed.open(builder);
     let mut workers = capture.workers();
     (0..2).for_each(|queue| bed.send(queue, 500));
@@ -70,14 +63,12 @@ fn a_program_whose_place_is_taken_meanwhile_is_attached_again_when_it_is_free() 
         program = pass_program(&bed.pair.receiver).ok();
         program.is_some()
     });
-    wait_until("an attempt has failed", || !obstacles.lock().unwrap().is_empty());
+    wait_until("an attempt has failed", || !obstacles(&events).is_empty());
     // More attempts.
     std::thread::sleep(Duration::from_secs(1));
-    assert_eq!(obstacles.lock().unwrap().len(), 1, "{:?}", obstacles.lock().unwrap());
+    assert_eq!(obstacles(&events).len(), 1, "{:?}", obstacles(&events));
     drop(program);
-    wait_until("the program is back", || {
-        bed.at_receiver(|| capture.ledger()).unseen.last().is_some_and(|unseen| unseen.to.is_some())
-    });
+    bed.wait_until_captured_again(&capture);
     (0..2).for_each(|queue| bed.send(queue, 500));
     let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
     let ledger = bed.close(capture);

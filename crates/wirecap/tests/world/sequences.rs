@@ -1,16 +1,16 @@
 //! Random sequences of interface events, while a sender records its packets with their times.
 
 use std::env;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
-use wirecap::{Capture, Chunk, Engine, Event, Ledger, Unseen, Worker};
+use wirecap::{Capture, Chunk, Engine, Ledger, Unseen, Worker};
 use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged, wait_until};
 
-use crate::bed::{Bed, ip, run, send_numbered};
+use crate::bed::{Bed, ip, keep_events, run, send_numbered};
 use crate::programs::detach;
 
 /// Number of sequences, unless `WIRECAP_SEQUENCES` sets it.
@@ -265,15 +265,14 @@ impl Sequence {
     }
 
     fn run(mut self, seed: u64) {
-        let events = Arc::new(Mutex::new(Vec::<Event>::new()));
-        let told = Arc::clone(&events);
         let builder = Capture::on("a1").engine(self.engine).reattach(true);
         let builder = builder.chunk(CHUNK_CELLS).pool(POOL_CELLS / CHUNK_CELLS);
         let builder = builder.direction(wirecap::Direction::In).promiscuous(true);
         // The rings of the engine packet are a group, or a single one.
         let is_single = self.engine == Engine::Packet && self.random.below(2) == 0;
         let builder = if is_single { builder.workers(1) } else { builder };
-        let capture = self.bed.open(builder.on_event(move |event| told.lock().unwrap().push(event.clone())));
+        let (builder, events) = keep_events(builder);
+        let capture = self.bed.open(builder);
         let (stop, reading, watch) = (AtomicBool::new(false), Reading::default(), Watch::begin());
         let workers = capture.workers();
         let sending_bed = Bed {
