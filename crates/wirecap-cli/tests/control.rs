@@ -19,7 +19,7 @@ use rustix::process::Signal;
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Action, tcflow};
 use serde_json::{Value, json};
-use wirecap_testbed::{Load, Watch, privileged, repeat_if_disturbed, wait_until};
+use wirecap_testbed::{Load, Watch, privileged, wait_until};
 
 /// The side of a terminal that its user reads from.
 struct Terminal(OwnedFd);
@@ -63,15 +63,12 @@ fn a_terminal_that_is_stopped_or_not_read_does_not_delay_a_capture() {
         return;
     }
     for block in [Terminal::stop, Terminal::fill] {
-        // The pool holds the packets of a quarter of a second.
-        repeat_if_disturbed("a capture on a terminal that takes no output", |watch| {
-            record_on_a_blocked_terminal(block, watch)
-        });
+        record_on_a_blocked_terminal(block);
     }
 }
 
-/// An error if packets were lost.
-fn record_on_a_blocked_terminal(block: fn(&Terminal), watch: &Watch) -> Result<(), String> {
+fn record_on_a_blocked_terminal(block: fn(&Terminal)) {
+    let watch = Watch::begin();
     let desk = Desk::new(1);
     let terminal = Terminal::new();
     let file = desk.file("t.pcap");
@@ -95,11 +92,8 @@ fn record_on_a_blocked_terminal(block: fn(&Terminal), watch: &Watch) -> Result<(
     let ledger = finished.ledger();
     assert_ledger_conserved(&ledger);
     assert_eq!(number(&ledger["recorded"]["in_file"]), number(&ledger["delivered"]), "{ledger:#}");
-    if number(&ledger["delivered"]) < sent {
-        return Err(format!("{sent} were sent: {ledger:#}"));
-    }
+    assert_eq!(number(&ledger["delivered"]), sent, "{}: {ledger:#}", watch.end());
     finished.assert_success();
-    Ok(())
 }
 
 #[test]
