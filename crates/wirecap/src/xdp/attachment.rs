@@ -322,7 +322,7 @@ impl Attachment {
     /// Prepares [`let_pass`](Self::let_pass), and changes nothing: whatever can fail early fails here.
     pub(crate) fn prepare_to_pass(&self) -> Result<Pass, OpenError> {
         let device = &self.blueprint.device;
-        let turn = Turn::now(device)?;
+        let turn = Claim::turn_now(device)?;
         let program = programs::load_pass(self.place.array()).map_err(|source| refused(device, source))?;
         Ok(Pass { program, _turn: turn })
     }
@@ -484,7 +484,7 @@ impl Attachment {
 #[derive(Debug)]
 pub(crate) struct Pass {
     program: Program,
-    _turn: Turn,
+    _turn: Claim,
 }
 
 /// Whether a program loaded for `filter` accepts all packets; `filters` is the place where it runs.

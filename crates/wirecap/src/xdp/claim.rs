@@ -68,11 +68,6 @@ impl Turn {
     pub(crate) fn wait(device: &Device) -> Result<Self, OpenError> {
         Ok(Self { _claim: Claim::turn(device)? })
     }
-
-    /// As [`wait`](Self::wait), but without waiting: for a caller that holds a lock and retries later.
-    pub(super) fn now(device: &Device) -> Result<Self, OpenError> {
-        Ok(Self { _claim: Claim::turn_now(device)? })
-    }
 }
 
 impl Claim {

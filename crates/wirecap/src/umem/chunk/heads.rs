@@ -102,7 +102,6 @@ impl Chunk {
 
     #[inline]
     fn for_each<'a, const WHOLE: bool>(&'a self, range: Range<usize>, mut each: impl FnMut(Head<'a>)) {
-        let (base, snap_len) = (self.origin.base, self.snap_len);
         if let Stamps::Tai { ahead_of_utc_nanos } = self.origin.stamps
             && !self.fragmented
         {
@@ -111,10 +110,10 @@ impl Chunk {
             // the chunk.
             unsafe {
                 each_by_program::<WHOLE>(
-                    base,
+                    self.origin.base,
                     packets,
                     range,
-                    snap_len,
+                    self.snap_len,
                     ahead_of_utc_nanos,
                     &mut unknown,
                     each,
@@ -200,7 +199,7 @@ pub(crate) unsafe fn each_by_program<'a, const WHOLE: bool>(
 ) {
     let fetch_data = |packet: &Descriptor| match WHOLE {
         true => each_line(base, packet, snap_len, prefetch_to_second_level),
-        false => prefetch(base.as_ptr().wrapping_add(packet.address as usize)),
+        false => fetch_start(base, packet),
     };
     let mut second = Second::default();
     // SAFETY: the caller's promise.
@@ -287,11 +286,17 @@ fn fetch_stamp(base: NonNull<u8>, packet: &Descriptor) {
     prefetch(base.as_ptr().wrapping_add(packet.address as usize).wrapping_sub(size_of::<u64>()));
 }
 
+/// Prefetches the first bytes of `packet`.
+#[inline]
+fn fetch_start(base: NonNull<u8>, packet: &Descriptor) {
+    prefetch(base.as_ptr().wrapping_add(packet.address as usize));
+}
+
 /// Prefetches the first bytes of `packets`, and the timestamps before them.
 pub(crate) fn fetch(base: NonNull<u8>, packets: &[Descriptor]) {
     for packet in packets {
         fetch_stamp(base, packet);
-        prefetch(base.as_ptr().wrapping_add(packet.address as usize));
+        fetch_start(base, packet);
     }
 }
 
