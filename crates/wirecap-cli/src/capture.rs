@@ -29,9 +29,9 @@ use crate::options::{CaptureOptions, ENGINE, on_or_off};
 use crate::output;
 use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
-use crate::recording;
 use crate::recording::options::{FileOptions, Plan};
 use crate::recording::outlet::{Files, Outlet, Stream};
+use crate::recording::{self, Form};
 use crate::service;
 use crate::signals;
 use crate::sink::{self, Output, Writing};
@@ -306,7 +306,7 @@ fn record<O: Outlet>(
             left: left.unwrap_or(u64::MAX),
             deadline,
             flush_interval: arguments.flush_interval(plan),
-            ..Recorder::new(outlet, timestamps, &writing)
+            ..Recorder::new(outlet, &capture, timestamps, &writing)
         });
         service::ready();
         let mut progress = Progress::new(options.habits.quiet);
@@ -397,7 +397,7 @@ pub fn record_waiting<S: Sink>(
     let writing = Writing::to("nothing");
     let interfaces = [savefile::Interface::default()];
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
-    let mut recorder = Recorder::new(stream, Timestamps::Packet, &writing);
+    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
     let mut progress = Progress::new(false);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     capture.stop();
@@ -418,6 +418,7 @@ fn is_in_chunks(capture: &Capture, ring: usize, eighths: u32) -> bool {
 /// Takes chunks from one worker and gives their packets to an outlet.
 struct Recorder<O: Outlet> {
     outlet: O,
+    form: Form,
     started: Timestamp,
     /// Arrival time of the chunks that are being written.
     now: Timestamp,
@@ -438,10 +439,11 @@ struct Recorder<O: Outlet> {
 }
 
 impl<O: Outlet> Recorder<O> {
-    fn new(outlet: O, timestamps: Timestamps, writing: &Writing) -> Self {
+    fn new(outlet: O, capture: &Capture, timestamps: Timestamps, writing: &Writing) -> Self {
         let now = recording::now();
         Self {
             outlet,
+            form: Form::of(capture),
             started: now,
             now,
             left: u64::MAX,
@@ -585,7 +587,7 @@ impl<O: Outlet> Recorder<O> {
         self.is_unflushed = true;
         let most = self.left.min(chunk.len() as u64);
         let (mut taken, mut goes_on) = (0, Ok(true));
-        let record_of = recording::records(chunk);
+        let record_of = self.form.records(chunk);
         chunk.for_each_whole(0..most as usize, |head| {
             if let Ok(true) = goes_on {
                 goes_on = self.outlet.write(&record_of(head), self.now);
@@ -604,7 +606,7 @@ impl<O: Outlet> Recorder<O> {
             return Ok(());
         }
         self.is_unflushed = true;
-        if self.outlet.write(&recording::record(chunk, packet), self.now)? {
+        if self.outlet.write(&self.form.record(chunk, packet), self.now)? {
             self.left -= 1;
         } else {
             self.left = 0;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
-use wirecap::{Account, Chunk, Head, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
+use wirecap::{Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
 use wirecap_recorder::{Pattern, refuse_busy};
 
 use crate::failure::Failure;
@@ -143,30 +143,44 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
     }
 }
 
-/// Captured packets of a live ring, which all have the same queue, in the form for savefiles.
-#[inline]
-pub(crate) fn records(chunk: &Chunk) -> impl Fn(Head<'_>) -> Record<'_> {
-    let interface = chunk.interface_index() as u32;
-    let queue = chunk.get(0).and_then(|packet| packet.queue());
-    move |head| Record {
-        interface,
-        timestamp: head.timestamp(),
-        queue,
-        direction: None,
-        wire_len: head.wire_len,
-        data: head.data,
-    }
+/// The form in which a capture's packets go into savefiles.
+#[derive(Debug)]
+pub(crate) struct Form {
+    /// The interfaces whose packets are recorded with their receive queues.
+    with_queue: Vec<bool>,
 }
 
-/// A captured packet in the form for savefiles.
-#[inline]
-pub(crate) fn record<'a>(chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
-    Record {
-        interface: chunk.interface_index() as u32,
-        timestamp: packet.timestamp(),
-        queue: packet.queue(),
-        direction: None,
-        wire_len: packet.wire_len(),
-        data: packet.data(),
+impl Form {
+    /// The form for the packets of `capture`. The queue of an interface that had only one when it was opened is not recorded:
+    /// it says nothing, and takes twelve bytes of each packet in pcapng.
+    pub(crate) fn of(capture: &Capture) -> Self {
+        let has_queues = |interface: &Interface| interface.device.rx_queues > 1;
+        Self { with_queue: capture.interfaces().iter().map(has_queues).collect() }
+    }
+
+    /// The record of a packet in `chunk`.
+    #[inline]
+    pub(crate) fn record<'a>(&self, chunk: &Chunk, packet: Packet<'a>) -> Record<'a> {
+        Record {
+            timestamp: packet.timestamp(),
+            wire_len: packet.wire_len(),
+            data: packet.data(),
+            ..self.origin(chunk, packet.queue())
+        }
+    }
+
+    /// The records of the packets in `chunk`, of a live ring, which all have the same queue.
+    #[inline]
+    pub(crate) fn records(&self, chunk: &Chunk) -> impl Fn(Head<'_>) -> Record<'_> + use<> {
+        let origin = self.origin(chunk, chunk.get(0).and_then(|packet| packet.queue()));
+        move |head| Record { timestamp: head.timestamp(), wire_len: head.wire_len, data: head.data, ..origin }
+    }
+
+    /// A record without a packet, from the interface of `chunk` and this queue of it.
+    #[inline]
+    fn origin(&self, chunk: &Chunk, queue: Option<u32>) -> Record<'static> {
+        let interface = chunk.interface_index();
+        let queue = queue.filter(|queue| *queue > 0 || self.with_queue[interface]);
+        Record { interface: interface as u32, queue, ..Record::default() }
     }
 }

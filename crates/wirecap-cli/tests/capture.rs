@@ -97,6 +97,26 @@ fn rings_are_merged_in_time_order_with_their_queues() {
 }
 
 #[test]
+fn a_packets_queue_is_recorded_if_the_interface_has_several() {
+    if !privileged() {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    for (queue_count, device, queue, recorded) in [(1, "a1", 0, ""), (2, "a1@0", 0, "0"), (2, "a1@1", 1, "1")]
+    {
+        let bed = Bed::new(queue_count);
+        let file = savefile(&directory, device);
+        let running = bed.capture(&capture(device, &file, &["--engine", "xdp", "--json"]));
+        bed.generator().send(&[Load::new(queue, 100)]).unwrap();
+        let finished = running.interrupt();
+        finished.assert_success();
+        assert_eq!(finished.ledger()["delivered"], 100);
+        let queues = tshark(Path::new(&file), &["frame.interface_queue"]);
+        assert_eq!(queues, vec![vec![recorded]; 100], "{device} of {queue_count} queues");
+    }
+}
+
+#[test]
 fn a_number_of_packets_ends_the_capture() {
     if !privileged() {
         return;

@@ -10,7 +10,7 @@ use wirecap::{Capture, Chunk, Ledger, Recorded, Timestamp, Timestamps};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::output;
-use crate::recording;
+use crate::recording::{self, Form};
 use crate::sink::{self, PipeEnd, TimedSink, Writing};
 
 /// Recorded packets are in the file after this time at most.
@@ -22,6 +22,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Mirror {
     state: Mutex<State>,
+    form: Form,
     writing: Writing,
 }
 
@@ -68,7 +69,7 @@ impl Mirror {
             flushed: Instant::now(),
             started: recording::now(),
         };
-        Ok(Self { state: Mutex::new(state), writing })
+        Ok(Self { state: Mutex::new(state), form: Form::of(capture), writing })
     }
 
     /// How long writing takes.
@@ -82,7 +83,7 @@ impl Mirror {
         let (written, pipe) = (&mut state.written, &mut state.pipe);
         let outcome = state.writer.as_mut().map_or(Ok(()), |writer| {
             chunk.iter().try_for_each(|packet| {
-                writer.write(&recording::record(chunk, packet))?;
+                writer.write(&self.form.record(chunk, packet))?;
                 *written += 1;
                 pipe.iter_mut().for_each(|pipe| pipe.packet_ends_at(writer.file_bytes()));
                 Ok(())
