@@ -349,7 +349,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
             }
             text
         }
-        Reception::Packet { spread, direction, block_bytes, .. } => {
+        Reception::Packet { spread, direction, blocks, block_bytes, .. } => {
             let spread = match spread {
                 Spread::Flows { rings: 1 } => "",
                 Spread::Flows { .. } => " by flow",
@@ -361,7 +361,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
                 Direction::Out => ", sent only",
                 Direction::InOut => "",
             };
-            let (mode, blocks) = (capture.mode(), geometry.chunks);
+            let (mode, blocks) = (capture.mode(), grouped(u64::from(*blocks)));
             let block = size::human_bytes(u64::from(*block_bytes));
             format!(
                 "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{snap_len}{why}"

@@ -89,7 +89,9 @@ pub enum Reception {
         spread: Spread,
         /// Which packets are captured.
         direction: Direction,
-        /// Bytes of each of a ring's R blocks: the memory of M cells, rounded up as the kernel requires.
+        /// Number of blocks of a ring: R, or more [small ones](crate::CaptureBuilder::small_blocks).
+        blocks: u32,
+        /// Bytes of each block: the memory of M cells, rounded up as the kernel requires, or of a small block.
         block_bytes: u32,
         /// Maximum time that a packet waits for others that are handed over together with it.
         retire_after: Duration,

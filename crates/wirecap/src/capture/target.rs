@@ -427,6 +427,7 @@ impl CaptureBuilder {
             reception: Reception::Packet {
                 spread: settings.spread,
                 direction: settings.direction,
+                blocks: opened.shape.blocks,
                 block_bytes: opened.shape.block_bytes,
                 retire_after: settings.retire_after,
             },

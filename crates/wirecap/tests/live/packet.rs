@@ -417,6 +417,12 @@ fn the_loopback_interface_shows_each_packet_once() {
     }
 }
 
+/// The number of blocks of a ring, and the bytes of each.
+fn blocks(capture: &Capture) -> (u32, u32) {
+    let Reception::Packet { blocks, block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
+    (blocks, block_bytes)
+}
+
 #[test]
 fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
     let Some(bed) = bed(1) else { return };
@@ -424,8 +430,7 @@ fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
     // A block that a timer closes is not full, and may cost the packet that arrives at that moment (docs/design.md).
     let when_full = Capture::on("a1").engine(Engine::Packet).retire_after(PATIENCE / 10);
     let capture = bed.open(when_full.chunk(64).pool(128));
-    let Reception::Packet { block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
-    assert_eq!(block_bytes, 64 * 2048);
+    assert_eq!(blocks(&capture), (128, 64 * 2048));
     let mut worker = capture.workers().pop().unwrap();
     let traffic = Traffic { sizes: Sizes::fixed(1514), ..bed.traffic() };
     let mut generator = wirecap_testbed::Generator::new(&bed.pair.sender, &traffic).unwrap();
@@ -440,11 +445,21 @@ fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
 fn small_chunks_get_blocks_that_hold_every_packet() {
     let Some(bed) = bed(1) else { return };
     let capture = bed.open(bed.small().chunk(3).pool(5));
-    let Reception::Packet { block_bytes, .. } = capture.interfaces()[0].reception else { panic!() };
-    assert_eq!(block_bytes, 128 * 1024);
+    assert_eq!(blocks(&capture), (5, 128 * 1024));
     let mut worker = capture.workers().pop().unwrap();
     bed.generator().send(&[Load::new(0, 1000)]).unwrap();
     take(&mut worker, 1000, |chunk| assert!(chunk.len() <= 3));
+    balanced(&bed.close(capture), 1000);
+}
+
+#[test]
+fn small_blocks_take_the_memory_of_the_pool() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().chunk(256).pool(4).small_blocks());
+    assert_eq!(blocks(&capture), (16, 128 * 1024));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.generator().send(&[Load::new(0, 1000)]).unwrap();
+    take(&mut worker, 1000, |chunk| assert!(chunk.len() <= 256));
     balanced(&bed.close(capture), 1000);
 }
 
