@@ -24,6 +24,7 @@ mod names;
 mod page;
 mod recording;
 mod store;
+mod stream;
 mod writer;
 
 pub use compression::{CompressedSink, Compression, format_of};

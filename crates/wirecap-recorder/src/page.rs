@@ -5,6 +5,7 @@ use std::io;
 use memmap2::{Advice, MmapMut};
 
 use crate::direct::BLOCK_BYTES;
+use crate::stream;
 
 /// Maximum number of bytes of a page. With the block in which it begins, a page takes 2 MiB, a huge page of most
 /// processors: the disk then reads it as one piece.
@@ -18,6 +19,19 @@ pub(crate) const FRAME_BYTES: usize = 1 << 20;
 /// second-level cache.
 pub(crate) const CACHED_BYTES: usize = 256 << 10;
 
+/// Bytes of encoded packets that are collected in the first-level cache before they go past the caches into a page.
+const STAGE_BYTES: usize = 16 << 10;
+
+/// How packets are put into a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filling {
+    /// In the caches: this thread reads the page, or another one compresses it.
+    Cached,
+    /// Past the caches: the disk reads the page. Stores to memory whose last contents are in the cache of another core,
+    /// which copied them for the disk, can take four times as long.
+    Streamed,
+}
+
 /// Whole encoded packets.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -27,6 +41,10 @@ pub(crate) struct Page {
     end: usize,
     /// Maximum number of bytes.
     room: usize,
+    /// The last packets of a page that is streamed, which are not in `bytes` yet. Empty for other pages.
+    stage: Vec<u8>,
+    /// Where in `bytes` the packets of the stage belong.
+    staged_at: usize,
     pub(crate) packets: u64,
 }
 
@@ -45,24 +63,54 @@ impl Page {
         if is_present {
             bytes.fill(1);
         }
-        Ok(Self { bytes, begin: 0, end: 0, room, packets: 0 })
+        Ok(Self { bytes, begin: 0, end: 0, room, stage: Vec::new(), staged_at: 0, packets: 0 })
     }
 
     /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,
     /// and its `room`, the number of bytes after which it is full: at most that of [`new`](Self::new).
-    pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
+    pub(crate) fn start_at(&mut self, offset: u64, room: usize, filling: Filling) {
         self.begin = (offset % BLOCK_BYTES as u64) as usize;
-        self.end = self.begin;
+        (self.end, self.staged_at) = (self.begin, self.begin);
         self.room = room;
+        self.stage.resize(if filling == Filling::Streamed { STAGE_BYTES } else { 0 }, 0);
     }
 
     /// Reserves the next `byte_count` bytes, if they fit.
     #[inline]
     pub(crate) fn reserve(&mut self, byte_count: usize) -> Option<&mut [u8]> {
-        let slot = self.bytes[..self.begin + self.room].get_mut(self.end..self.end + byte_count)?;
-        self.end += byte_count;
+        let (place, end) = (self.end, self.end + byte_count);
+        if end > self.begin + self.room {
+            return None;
+        }
+        self.end = end;
         self.packets += 1;
-        Some(slot)
+        if end - self.staged_at <= self.stage.len() {
+            return Some(&mut self.stage[place - self.staged_at..end - self.staged_at]);
+        }
+        if self.stage.is_empty() {
+            return Some(&mut self.bytes[place..end]);
+        }
+        self.unstage(place);
+        if byte_count > self.stage.len() {
+            self.staged_at = end;
+            return Some(&mut self.bytes[place..end]);
+        }
+        Some(&mut self.stage[..byte_count])
+    }
+
+    /// Ends the filling, before another thread reads the page.
+    pub(crate) fn complete(&mut self) {
+        if !self.stage.is_empty() {
+            self.unstage(self.end);
+            stream::fence();
+        }
+    }
+
+    /// Moves the packets of the stage, which end at `end`, to their place.
+    fn unstage(&mut self, end: usize) {
+        let staged = &self.stage[..end - self.staged_at];
+        stream::copy(&mut self.bytes[self.staged_at..end], staged);
+        self.staged_at = end;
     }
 
     /// The number of bytes that the page will take in a file.
@@ -74,13 +122,55 @@ impl Page {
         self.len() == 0
     }
 
-    /// The encoded packets.
+    /// The encoded packets of a [complete](Self::complete) page.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[self.begin..self.end]
     }
 
     /// Empties the page.
     pub(crate) fn clear(&mut self) {
-        (self.end, self.packets) = (self.begin, 0);
+        (self.end, self.staged_at, self.packets) = (self.begin, self.begin, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+        /// Packets shorter and longer than the stage, in a page that is used again.
+        #[test]
+        fn a_page_has_the_bytes_of_its_packets_however_it_is_filled(
+            uses in vec(
+                (0..9000_u64, any::<bool>(), vec(prop_oneof![8 => 1..300_usize, 2 => 1..40_000_usize], 1..60)),
+                1..4,
+            ),
+        ) {
+            const ROOM: usize = 300_000;
+            let mut page = Page::new(ROOM, true).unwrap();
+            for (offset, is_streamed, lens) in uses {
+                let filling = if is_streamed { Filling::Streamed } else { Filling::Cached };
+                page.start_at(offset, ROOM, filling);
+                let mut expected: Vec<u8> = Vec::new();
+                for (number, len) in lens.iter().enumerate() {
+                    let Some(slot) = page.reserve(*len) else {
+                        prop_assert!(expected.len() + len > ROOM);
+                        continue;
+                    };
+                    prop_assert_eq!(slot.len(), *len);
+                    slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 3 + number) as u8);
+                    expected.extend_from_slice(slot);
+                }
+                page.complete();
+                prop_assert!(page.bytes() == expected);
+                page.clear();
+                prop_assert!(page.is_empty());
+            }
+        }
     }
 }

@@ -20,7 +20,7 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
+use crate::page::{CACHED_BYTES, FRAME_BYTES, Filling, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
@@ -368,6 +368,7 @@ impl Recording {
         match self.page.take() {
             Some(page) if page.is_empty() => self.spare.push(page),
             Some(mut page) => {
+                page.complete();
                 self.file_bytes += page.len() as u64;
                 if self.write_at_once(&page)? {
                     page.clear();
@@ -443,7 +444,9 @@ impl Recording {
             },
         };
         let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { page_bytes(self.is_compressed) };
-        page.start_at(self.file_bytes, room);
+        let is_for_disk = self.writer.is_none() && !self.is_compressed;
+        let filling = if is_for_disk { Filling::Streamed } else { Filling::Cached };
+        page.start_at(self.file_bytes, room, filling);
         self.page = Some(page);
         Ok(())
     }
