@@ -33,7 +33,6 @@ pub(crate) fn copy(to: &mut [u8], from: &[u8]) {
 pub(crate) fn fence() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: SSE is part of x86-64.
-    #[allow(unused_unsafe)]
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
