@@ -106,7 +106,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::page::{Filling, PAGE_BYTES, Page};
+    use crate::page::{PAGE_BYTES, Page};
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 20, ..ProptestConfig::default() })]
@@ -129,7 +129,7 @@ mod tests {
             let mut page = Page::new(PAGE_BYTES, true).unwrap();
             for (number, (len, other, is_behind)) in lens.into_iter().enumerate() {
                 let len = len.max(other);
-                page.start_at(expected.len() as u64, PAGE_BYTES, Filling::Cached);
+                page.start_at(expected.len() as u64, PAGE_BYTES);
                 let slot = page.reserve(len).unwrap();
                 slot.iter_mut().enumerate().for_each(|(at, byte)| *byte = (at / 7 + number) as u8);
                 let mut written = 0;
@@ -149,7 +149,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(PAGE_BYTES, true).unwrap();
-        page.start_at(0, PAGE_BYTES, Filling::Cached);
+        page.start_at(0, PAGE_BYTES);
         page.reserve(2 * BLOCK_BYTES).unwrap();
         if Direct::is_possible(&file) {
             assert_eq!(write_direct(&mut file, page.bytes()).unwrap(), 2 * BLOCK_BYTES);
@@ -162,7 +162,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut file = File::create_new(folder.path().join("pages")).unwrap();
         let mut page = Page::new(PAGE_BYTES, true).unwrap();
-        page.start_at(0, PAGE_BYTES, Filling::Cached);
+        page.start_at(0, PAGE_BYTES);
         page.reserve(BLOCK_BYTES).unwrap();
         let mut direct = Direct { is_slow: true };
         direct.write_all(&mut file, 0, page.bytes(), true, &mut 0).unwrap();

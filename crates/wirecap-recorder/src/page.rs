@@ -22,16 +22,6 @@ pub(crate) const CACHED_BYTES: usize = 256 << 10;
 /// Bytes of encoded packets that are collected in the first-level cache before they go past the caches into a page.
 const STAGE_BYTES: usize = 16 << 10;
 
-/// How packets are put into a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Filling {
-    /// In the caches: this thread reads the page, or another one compresses it.
-    Cached,
-    /// Past the caches: the disk reads the page. Stores to memory whose last contents are in the cache of another core,
-    /// which copied them for the disk, can take four times as long.
-    Streamed,
-}
-
 /// Whole encoded packets.
 #[derive(Debug)]
 pub(crate) struct Page {
@@ -41,7 +31,7 @@ pub(crate) struct Page {
     end: usize,
     /// Maximum number of bytes.
     room: usize,
-    /// The last packets of a page that is streamed, which are not in `bytes` yet. Empty for other pages.
+    /// The last packets of a page that is filled past the caches, which are not in `bytes` yet. Empty for other pages.
     stage: Vec<u8>,
     /// Where in `bytes` the packets of the stage belong.
     staged_at: usize,
@@ -66,13 +56,18 @@ impl Page {
         Ok(Self { bytes, begin: 0, end: 0, room, stage: Vec::new(), staged_at: 0, packets: 0 })
     }
 
+    /// Makes packets go past the caches into this empty page, which the disk reads. Stores to memory whose last contents
+    /// are in the cache of another core, which copied them for the disk, can take four times as long.
+    pub(crate) fn bypass_caches(&mut self) {
+        self.stage = vec![0; STAGE_BYTES];
+    }
+
     /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,
     /// and its `room`, the number of bytes after which it is full: at most that of [`new`](Self::new).
-    pub(crate) fn start_at(&mut self, offset: u64, room: usize, filling: Filling) {
+    pub(crate) fn start_at(&mut self, offset: u64, room: usize) {
         self.begin = (offset % BLOCK_BYTES as u64) as usize;
         (self.end, self.staged_at) = (self.begin, self.begin);
         self.room = room;
-        self.stage.resize(if filling == Filling::Streamed { STAGE_BYTES } else { 0 }, 0);
     }
 
     /// Reserves the next `byte_count` bytes, if they fit.
@@ -146,16 +141,19 @@ mod tests {
         /// Packets shorter and longer than the stage, in a page that is used again.
         #[test]
         fn a_page_has_the_bytes_of_its_packets_however_it_is_filled(
+            bypasses_caches in any::<bool>(),
             uses in vec(
-                (0..9000_u64, any::<bool>(), vec(prop_oneof![8 => 1..300_usize, 2 => 1..40_000_usize], 1..60)),
+                (0..9000_u64, vec(prop_oneof![8 => 1..300_usize, 2 => 1..40_000_usize], 1..60)),
                 1..4,
             ),
         ) {
             const ROOM: usize = 300_000;
             let mut page = Page::new(ROOM, true).unwrap();
-            for (offset, is_streamed, lens) in uses {
-                let filling = if is_streamed { Filling::Streamed } else { Filling::Cached };
-                page.start_at(offset, ROOM, filling);
+            if bypasses_caches {
+                page.bypass_caches();
+            }
+            for (offset, lens) in uses {
+                page.start_at(offset, ROOM);
                 let mut expected: Vec<u8> = Vec::new();
                 for (number, len) in lens.iter().enumerate() {
                     let Some(slot) = page.reserve(*len) else {

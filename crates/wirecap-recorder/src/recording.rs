@@ -20,7 +20,7 @@ use crate::files;
 use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
-use crate::page::{CACHED_BYTES, FRAME_BYTES, Filling, PAGE_BYTES, Page};
+use crate::page::{CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
@@ -160,7 +160,7 @@ impl Recording {
         let is_compressed = settings.compression != Compression::None;
         let page_bytes = page_bytes(is_compressed);
         let spare = (0..PAGES).map(|page| Page::new(page_bytes, page >= PAGES - PAGES_PRESENT));
-        let spare = spare.collect::<io::Result<_>>().map_err(failed)?;
+        let mut spare = spare.collect::<io::Result<Vec<_>>>().map_err(failed)?;
         let mut writer = Writer {
             format: settings.format,
             head: settings.head,
@@ -181,6 +181,9 @@ impl Recording {
         writer.begin(now.unix_seconds().cast_signed())?;
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
+        if is_direct {
+            spare.iter_mut().for_each(Page::bypass_caches);
+        }
         let is_written_here = !is_compressed && writer.is_in_memory();
         let writer = Arc::new(Mutex::new(writer));
         let written_here = is_written_here.then(|| Arc::downgrade(&writer));
@@ -444,9 +447,7 @@ impl Recording {
             },
         };
         let room = if self.writes_at_once() { CACHED_BYTES.max(len) } else { page_bytes(self.is_compressed) };
-        let is_for_disk = self.writer.is_none() && !self.is_compressed;
-        let filling = if is_for_disk { Filling::Streamed } else { Filling::Cached };
-        page.start_at(self.file_bytes, room, filling);
+        page.start_at(self.file_bytes, room);
         self.page = Some(page);
         Ok(())
     }
