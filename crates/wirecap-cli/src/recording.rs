@@ -146,16 +146,16 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 /// The form in which a capture's packets go into savefiles.
 #[derive(Debug)]
 pub(crate) struct Form {
-    /// The interfaces whose packets are recorded with their receive queues.
-    with_queue: Vec<bool>,
+    /// Whether an interface has one receive queue, by the interface's index. A simulated capture has no interfaces.
+    one_queue: Vec<bool>,
 }
 
 impl Form {
     /// The form for the packets of `capture`. The queue of an interface that had only one when it was opened is not recorded:
     /// it says nothing, and takes twelve bytes of each packet in pcapng.
     pub(crate) fn of(capture: &Capture) -> Self {
-        let has_queues = |interface: &Interface| interface.device.rx_queues > 1;
-        Self { with_queue: capture.interfaces().iter().map(has_queues).collect() }
+        let has_one = |interface: &Interface| interface.device.rx_queues <= 1;
+        Self { one_queue: capture.interfaces().iter().map(has_one).collect() }
     }
 
     /// The record of a packet in `chunk`.
@@ -180,7 +180,8 @@ impl Form {
     #[inline]
     fn origin(&self, chunk: &Chunk, queue: Option<u32>) -> Record<'static> {
         let interface = chunk.interface_index();
-        let queue = queue.filter(|queue| *queue > 0 || self.with_queue[interface]);
+        let is_only = |queue: u32| queue == 0 && self.one_queue.get(interface) == Some(&true);
+        let queue = queue.filter(|queue| !is_only(*queue));
         Record { interface: interface as u32, queue, ..Record::default() }
     }
 }
