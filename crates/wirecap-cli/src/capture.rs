@@ -146,13 +146,13 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// Maximum time until a packet can be read from the output. A recording whose loss is limited (`--sync`) uses a fifth of that
-/// time if it is shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for
-/// the disk.
+/// Half the time within which a packet can be read from the output: with the engine `packet`, a packet may wait this long
+/// for its block, and again for the outlet. A recording whose loss is limited (`--sync`) uses a fifth of that time if it is
+/// shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for the disk.
 ///
-/// With the engine `packet` and a regular file as the output, the maximum time that a packet waits for others. Packets that
-/// are read later may wait, and a ring that is not read keeps its packets proportionally longer.
-const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
+/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for as many times this long as
+/// it has blocks.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Sleeping time while packets are held back for packets of other rings.
 const MERGE_PAUSE: Duration = Duration::from_millis(1);
 /// Maximum wait for the outlet between looks at the ring.
