@@ -725,3 +725,36 @@ fn safely_written(failure: &Failure) -> Option<u64> {
     let Failure::Failed(error) = failure else { return None };
     recording::safely_written(error.downcast_ref()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wirecap::savefile::{Reader, StreamSink};
+    use wirecap::sim::{Fate, SimCapture, SimSettings};
+
+    #[test]
+    fn the_packets_of_a_simulated_capture_are_recorded_with_their_queues() {
+        const PACKETS: u64 = 10;
+        let settings = SimSettings { rings: 2, workers: 1, ..SimSettings::default() };
+        let kernels = SimCapture::new(&settings);
+        let capture = kernels.capture().unwrap();
+        for number in 0..PACKETS {
+            let time = Timestamp::from_unix_nanos(number);
+            let frame = [number as u8; 60];
+            assert_eq!(kernels.kernel(number as usize % 2).receive(&frame, time), Fate::Received);
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let record = record_waiting(&capture, StreamSink::new(file.reopen().unwrap(), "packets")).unwrap();
+        assert_eq!(record().unwrap(), PACKETS);
+        assert_eq!(kernels.ledger(Duration::ZERO).total.delivered, PACKETS);
+
+        let mut reader = Reader::open(file.path()).unwrap();
+        for number in 0..PACKETS {
+            let record = reader.next_record().unwrap().expect("all packets are in the file");
+            assert_eq!(record.timestamp, Some(Timestamp::from_unix_nanos(number)));
+            assert_eq!(record.data, [number as u8; 60]);
+            assert!(record.queue.is_some(), "packet {number}");
+        }
+        assert!(reader.next_record().unwrap().is_none());
+    }
+}
