@@ -56,10 +56,13 @@ impl Page {
         Ok(Self { bytes, begin: 0, end: 0, room, stage: Vec::new(), staged_at: 0, packets: 0 })
     }
 
-    /// Makes packets go past the caches into this empty page, which the disk reads. Stores to memory whose last contents
-    /// are in the cache of another core, which copied them for the disk, can take four times as long.
+    /// Makes packets go past the caches into this empty page, which the disk reads, if the processor can do so. Stores to
+    /// memory whose last contents are in the cache of another core, which copied them for the disk, can take four times as
+    /// long.
     pub(crate) fn bypass_caches(&mut self) {
-        self.stage = vec![0; STAGE_BYTES];
+        if stream::BYPASSES_CACHES {
+            self.stage = vec![0; STAGE_BYTES];
+        }
     }
 
     /// Sets the `offset` of an empty page in the file, so that blocks of the file are aligned in memory too,

@@ -2,6 +2,9 @@
 
 #![allow(unsafe_code)]
 
+/// Whether [`copy`] bypasses the caches. On other processors it is a common copy.
+pub(crate) const BYPASSES_CACHES: bool = cfg!(target_arch = "x86_64");
+
 /// Copies `from` to `to`, which is as long, and leaves no copy of `to` in the caches: for memory that this processor does not
 /// read, and that a device or another core will. A common store first fetches the old contents of its cache line, from the
 /// other core's cache if that has read it.
