@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check nics nics-core confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants sabotage fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check fresh nics nics-core hosts confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-fresh deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -155,6 +155,11 @@ $(CARGO_MUTANTS):
 mutants: deps-build $(CARGO_MUTANTS) ## Changes the code in 120 places, one at a time, and lists changes that no unit test finds: 90 minutes
 	.ci/mutants $${MUTANTS:-120} $${MUTANTS_SEED:-21}
 
+# One build has all saboteurs, in a directory of its own: product builds have none. The list is .ci/sabotage.toml.
+# SABOTEURS='NAME NAME' or SABOTEURS=--core selects some.
+sabotage: deps-test ## Breaks each promise in turn, and checks that the test that guards it fails: minutes
+	.ci/sabotage $(SABOTEURS)
+
 soak: deps-test ## Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- --nocapture soak
@@ -164,7 +169,7 @@ faults: deps-test ## Records to failing disks in all combinations, and kills a h
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- a_stalled_disk
 
-skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of two: 15 minutes
+skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of five: 15 minutes
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 6 cargo test --locked -p wirecap --test group -- skew::
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 1 cargo test --locked -p wirecap-cli --test forward -- load::with_heavy
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 2 cargo test --locked -p wirecap-pcap --test group -- heavy_handlers the_statistics
@@ -180,6 +185,11 @@ VM := crates/wirecap-nics/vm/run
 nics: build pcap deps-vm ## Tests the engine with the drivers of NICs that a virtual machine emulates: minutes
 	cargo build --release --locked -p wirecap-nics
 	$(VM) $(TARGET)/release/wirecap-nics $(CHECKS)
+
+# The machine's kernel can build every kind of host, so none is skipped. NICS=igb: the client's cable connects two NICs.
+hosts: deps-build deps-vm ## Tests that no capture cuts off a host, in the virtual machine: kinds of hosts that this kernel lacks, too
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/$(VM) env WIRECAP_WHOLE_KERNEL=1 $(if $(NICS),WIRECAP_HOSTS_NICS=$(NICS))" \
+	  cargo test --locked --profile quick -p wirecap-cli --test hosts -- --test-threads=$(if $(NICS),1,3) $(ROWS)
 
 confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor profile, in the virtual machine
 	$(SUDO) rm -rf target/confined
@@ -210,12 +220,14 @@ install: ## Installs the wirecap command and its man pages, after `make build`
 
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 install-service: ## Installs the systemd service, wirecap@NAME, which records with the settings of /etc/wirecap/NAME.conf
-	$(SUDO) install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/wirecap
-	sed 's|/usr/bin/wirecap|$(BINDIR)/wirecap|' packaging/systemd/wirecap@.service | $(SUDO) tee $(DESTDIR)$(UNITDIR)/wirecap@.service >/dev/null
+	$(SUDO) install -d $(DESTDIR)$(UNITDIR) $(DESTDIR)$(SYSCONFDIR)/wirecap/dedicated
+	for unit in wirecap@ wirecap-dedicate; do \
+	  sed 's|/usr/bin/wirecap|$(BINDIR)/wirecap|' packaging/systemd/$$unit.service | $(SUDO) tee $(DESTDIR)$(UNITDIR)/$$unit.service >/dev/null || exit 1; \
+	done
 	$(SUDO) install -Dm644 packaging/systemd/wirecap.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/wirecap.conf
 	$(SUDO) install -Dm644 packaging/systemd/wirecap.tmpfiles $(DESTDIR)$(PREFIX)/lib/tmpfiles.d/wirecap.conf
 	$(SUDO) install -Dm644 packaging/eth0.conf $(DESTDIR)$(PREFIX)/share/doc/wirecap/examples/eth0.conf
-	[ -n "$(DESTDIR)" ] || { $(SUDO) systemd-sysusers; $(SUDO) systemd-tmpfiles --create; $(SUDO) systemctl daemon-reload; }
+	[ -n "$(DESTDIR)" ] || { $(SUDO) systemd-sysusers; $(SUDO) systemd-tmpfiles --create; $(SUDO) systemctl daemon-reload; $(SUDO) systemctl enable wirecap-dedicate; }
 
 BASHDIR ?= $(PREFIX)/share/bash-completion/completions
 FISHDIR ?= $(PREFIX)/share/fish/vendor_completions.d
@@ -239,6 +251,10 @@ deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and th
 
 deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tests them and removes them: minutes
 	$(SUDO) packaging/deb-test bookworm trixie
+
+fresh: deps-fresh ## Tries make demo and make test on fresh Debian 12 and 13, and .ci/run on 13: hours; continues where it ended
+	$(SUDO) .ci/fresh bookworm demo test
+	$(SUDO) .ci/fresh trixie demo test ci
 
 service-test: deps-vm deps-deb-test ## Tests the package's service in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
 	$(SUDO) packaging/service-test
@@ -331,7 +347,7 @@ picture: build deps-demo $(TERMSNAP) ## Writes docs/demo.svg, the demo's last sc
 
 # Debian packages, each after a command or file that shows whether the package is installed.
 deps-build:
-	@.ci/need cargo:rust cc:gcc
+	@.ci/need cargo:rust cc:gcc /usr/include/stdio.h:libc6-dev
 deps-demo:
 	@.ci/need ip:iproute2
 deps-aarch64: deps-build
@@ -340,15 +356,18 @@ deps-vm:
 	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 deps-deb:
 	@.ci/need dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian
+deps-fresh:
+	@.ci/need debootstrap:debootstrap unshare:util-linux
 deps-deb-test:
 	@.ci/need debootstrap:debootstrap dpkg:dpkg mkfs.ext4:e2fsprogs
 # DuckDB, with which a test reads indexes, is from PyPI. Without it the test is skipped, which fails under
 # WIRECAP_NO_SKIP=1.
 DUCKDB := target/tools/duckdb
 deps-duckdb:
+	@.ci/need python3:python3 pip3:python3-pip
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "continuing without DuckDB"
 deps-test: deps-build deps-demo deps-duckdb
-	@.ci/need python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor
+	@.ci/need python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor nft:nftables
 # Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \

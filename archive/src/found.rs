@@ -210,6 +210,7 @@ impl<S: Sink> Savefile<S> {
                 direction,
                 wire_len: lengths.value(row),
                 data: data.value(row),
+                ..Record::default()
             };
             match self.extract.write(&Found { record, interface }) {
                 Err(WriteError::BrokenPipe { .. }) => return Ok(false),

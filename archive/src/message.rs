@@ -195,6 +195,8 @@ pub(crate) struct InterfaceMessage {
     fcs_len: Option<u32>,
     #[prost(string, optional, tag = "9")]
     time_source: Option<String>,
+    #[prost(bytes = "vec", tag = "10")]
+    other_options: Vec<u8>,
 }
 
 /// Appends the content with this process's version.
@@ -328,8 +330,18 @@ impl From<&PieceMessage> for Piece {
 
 impl From<&Interface> for InterfaceMessage {
     fn from(interface: &Interface) -> Self {
-        let Interface { name, description, filter, hardware, os, link_type, snap_len, fcs_len, time_source } =
-            interface.clone();
+        let Interface {
+            name,
+            description,
+            filter,
+            hardware,
+            os,
+            link_type,
+            snap_len,
+            fcs_len,
+            time_source,
+            other_options,
+        } = interface.clone();
         Self {
             name,
             description,
@@ -340,6 +352,7 @@ impl From<&Interface> for InterfaceMessage {
             snap_len,
             fcs_len: fcs_len.map(u32::from),
             time_source,
+            other_options,
         }
     }
 }
@@ -358,10 +371,22 @@ impl TryFrom<InterfaceMessage> for Interface {
             snap_len,
             fcs_len,
             time_source,
+            other_options,
         } = message;
         let link_type = LinkType(u16::try_from(link_type).map_err(|error| invalid(&error))?);
         let fcs_len = fcs_len.map(u8::try_from).transpose().map_err(|error| invalid(&error))?;
-        Ok(Self { name, description, filter, hardware, os, link_type, snap_len, fcs_len, time_source })
+        Ok(Self {
+            name,
+            description,
+            filter,
+            hardware,
+            os,
+            link_type,
+            snap_len,
+            fcs_len,
+            time_source,
+            other_options,
+        })
     }
 }
 

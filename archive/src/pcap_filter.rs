@@ -36,7 +36,7 @@ pub(crate) fn request(expression: &str) -> Result<FilterRequest, String> {
 }
 
 fn compile(request: &FilterRequest, link_type: LinkType) -> Result<CompiledFilter, String> {
-    let filter = request.compile(link_type).map_err(|error| error.to_string())?;
+    let filter = request.compile_for_file(link_type).map_err(|error| error.to_string())?;
     CompiledFilter::for_file(&filter).map_err(|error| error.to_string())
 }
 

@@ -91,6 +91,11 @@ impl Watch {
                 self.announce(&format!("{} was removed before all of it was read", path.display()));
             }
             Note::Faulty(path, error) => self.faulty(&name(path), *error),
+            Note::NotDissected(path, link_type) => self.announce(&format!(
+                "{}: packets of link type {} are not dissected, so --flow finds none of them; use a filter",
+                path.display(),
+                link_type.0
+            )),
         }
         !self.is_stopped()
     }

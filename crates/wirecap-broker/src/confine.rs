@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreated, RulesetCreatedAttr,
-    RulesetStatus, path_beneath_rules,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, make_bitflags,
+    path_beneath_rules,
 };
 use rustix::process::{DumpableBehavior, Gid, Uid, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{
@@ -15,8 +16,10 @@ use rustix::thread::{
     set_capabilities, set_no_new_privs, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
 };
 
+use wirecap::device::dedicated_directory;
+
 use crate::message::User;
-use crate::{sys, system_calls};
+use crate::{sys, system_calls, terminal};
 
 /// System files that a capture reads after it dropped its privileges: interfaces and their counters, and name lookups.
 const SYSTEM: [&str; 8] = [
@@ -37,6 +40,8 @@ pub struct Confinement {
     pub user: User,
     /// It may do anything in these directories; paths that do not exist are ignored.
     pub writable: Vec<PathBuf>,
+    /// It may create files in these directories and write to files there, but neither read, rename nor remove files.
+    pub creatable: Vec<PathBuf>,
     /// Files, and directories with their contents, that it may read.
     pub readable: Vec<PathBuf>,
 }
@@ -52,54 +57,111 @@ pub enum Landlocked {
     Not,
 }
 
-/// The newest version of Landlock's rules that was tested.
-const RULES: ABI = ABI::V5;
+/// The versions of Landlock's rules that were tested: for files, and for what is not a file.
+const FILE_RULES: ABI = ABI::V5;
+const OTHER_RULES: ABI = ABI::V6;
+
+/// What creating a file needs: also to sync the directory.
+const CREATE: BitFlags<AccessFs> = make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | ReadDir});
 
 impl Confinement {
     /// A recording for `user` into the directory or device at `writable`; without one, into open descriptors only.
     pub fn recording(user: User, writable: Option<&Path>) -> Self {
         let writable = writable.map(Path::to_owned).into_iter().collect();
-        Self { user, writable, readable: SYSTEM.map(PathBuf::from).to_vec() }
+        let mut readable = SYSTEM.map(PathBuf::from).to_vec();
+        // The marks of dedicated interfaces.
+        readable.push(dedicated_directory());
+        Self { user, writable, creatable: Vec::new(), readable }
+    }
+
+    /// A recording for `user` into one file, which may not exist, in this directory.
+    pub fn recording_one_file(user: User, directory: &Path) -> Self {
+        Self { creatable: vec![directory.to_owned()], ..Self::recording(user, None) }
     }
 
     /// From now on this thread, and those that it makes, have no capability, no way to get one
-    /// (`no_new_privs`), the user's IDs, no file but those named, and no system call but those that a
-    /// recording needs. To be called before any other thread is made. It cannot be undone.
+    /// (`no_new_privs`), the user's IDs, no file but those named, no input of a terminal, and no system call but those that a
+    /// recording needs; no process of the user can inspect them. To be called before any other thread is made. It cannot be
+    /// undone.
     ///
     /// # Errors
     ///
     /// If a permission cannot be dropped; the process should then end.
     pub fn enter(&self) -> io::Result<Landlocked> {
+        terminal::give_up_input();
         set_no_new_privs(true)?;
         let landlocked = self.restrict_files()?;
+        restrict_reach(Scope::from_all(OTHER_RULES)).map_err(io::Error::other)?;
         drop_bounding_set();
         self.user.become_them()?;
         drop_capabilities()?;
-        // A process that has changed its user no longer owns /proc/self unless it sets itself dumpable.
-        set_dumpable_behavior(DumpableBehavior::Dumpable)?;
+        // After the change of the user, at which the kernel sets it too, to fs.suid_dumpable.
+        refuse_inspection()?;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("cage-without-call-filter") {
+            return Ok(landlocked);
+        }
         sys::name_refused_calls()?;
         system_calls::refuse_others()?;
         Ok(landlocked)
     }
 
     fn restrict_files(&self) -> io::Result<Landlocked> {
-        let rules = || -> Result<RulesetStatus, landlock::RulesetError> {
-            let (all, read) = (AccessFs::from_all(RULES), AccessFs::from_read(RULES));
+        #[cfg(sabotage)]
+        if crate::sabotage::is("cage-without-landlock") {
+            return Ok(Landlocked::Fully);
+        }
+        let rules = || -> Result<RulesetStatus, RulesetError> {
+            let (all, read) = (AccessFs::from_all(FILE_RULES), AccessFs::from_read(FILE_RULES));
             let ruleset: RulesetCreated =
                 Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
             let status = ruleset
                 .add_rules(path_beneath_rules(self.writable.iter().map(PathBuf::as_path), all))?
+                .add_rules(path_beneath_rules(self.creatable.iter().map(PathBuf::as_path), CREATE))?
                 .add_rules(path_beneath_rules(self.readable.iter().map(PathBuf::as_path), read))?
                 .no_new_privs(false)
                 .restrict_self()?;
             Ok(status.ruleset)
         };
-        match rules().map_err(io::Error::other)? {
-            RulesetStatus::FullyEnforced => Ok(Landlocked::Fully),
-            RulesetStatus::PartiallyEnforced => Ok(Landlocked::Partly),
-            RulesetStatus::NotEnforced => Ok(Landlocked::Not),
+        rules().map(Landlocked::from).map_err(io::Error::other)
+    }
+}
+
+impl From<RulesetStatus> for Landlocked {
+    fn from(status: RulesetStatus) -> Self {
+        match status {
+            RulesetStatus::FullyEnforced => Self::Fully,
+            RulesetStatus::PartiallyEnforced => Self::Partly,
+            RulesetStatus::NotEnforced => Self::Not,
         }
     }
+}
+
+/// No TCP; no signals to processes outside, and no connections to their abstract sockets, as far as these are in `scopes` and the
+/// kernel has these rules. The filter of calls refuses the same.
+fn restrict_reach(scopes: BitFlags<Scope>) -> Result<Landlocked, RulesetError> {
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessNet::from_all(OTHER_RULES))?
+        .scope(scopes)?
+        .create()?
+        .no_new_privs(false)
+        .restrict_self()?;
+    Ok(status.ruleset.into())
+}
+
+/// From now on no other process of this user can take this one's descriptors (`pidfd_getfd`), trace it, or read its memory
+/// and what is in `/proc` about it for its owner. The kernel writes no core dump of it.
+///
+/// # Errors
+///
+/// The system's error.
+pub fn refuse_inspection() -> io::Result<()> {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("cage-can-be-inspected") {
+        return Ok(set_dumpable_behavior(DumpableBehavior::Dumpable)?);
+    }
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 impl User {
@@ -143,4 +205,52 @@ fn drop_capabilities() -> io::Result<()> {
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+    use std::process::Command;
+
+    use rustix::process::{Pid, Signal, getpid, kill_process};
+
+    use super::*;
+
+    /// Without the filter of calls, which refuses the same.
+    #[test]
+    fn landlock_alone_refuses_signals_tcp_and_abstract_sockets_of_other_processes() {
+        let mut other = Command::new("sleep").arg("60").spawn().unwrap();
+        let other_id = Pid::from_child(&other);
+        let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = tcp.local_addr().unwrap();
+        let name = SocketAddr::from_abstract_name(format!("wirecap-confine-{}", getpid())).unwrap();
+        let _listening = UnixListener::bind_addr(&name).unwrap();
+        let attack = move || {
+            [
+                kill_process(other_id, Signal::CONT).map_err(io::Error::from),
+                TcpStream::connect(port).map(drop),
+                TcpListener::bind("127.0.0.1:0").map(drop),
+                UnixStream::connect_addr(&name).map(drop),
+            ]
+        };
+        let (before, landlocked, after) = thread::spawn(move || {
+            let before = attack();
+            set_no_new_privs(true).unwrap();
+            let landlocked = restrict_reach(Scope::from_all(OTHER_RULES)).unwrap();
+            (before, landlocked, attack())
+        })
+        .join()
+        .unwrap();
+        other.kill().and_then(|()| other.wait()).unwrap();
+        assert!(before.iter().all(Result::is_ok), "{before:?}");
+        // Older kernels lack some of these rules.
+        if landlocked == Landlocked::Fully {
+            let denied = |outcome: &io::Result<()>| {
+                outcome.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+            };
+            assert!(after.iter().all(denied), "{after:?}");
+        }
+    }
 }

@@ -2,61 +2,37 @@
 //! captures, parses and writes without privileges.
 //!
 //! [`Broker::start`] starts the broker and sends it the [`Terms`]: the permitted interfaces, directory and command. Then
-//! [`Broker`] is the [`Opener`](wirecap_filter::opener::Opener) of the capturing process: each request of the engine goes over
-//! a socket to [`serve`], which checks it against the terms, calls the kernel, and returns the descriptor.
-//! [`Confinement::enter`] drops all permissions that the capturing process no longer needs.
+//! [`Broker`] answers the privileged requests of the engine in the capturing process: each goes over a socket to [`serve`],
+//! which checks it against the terms, and creates, binds, loads or attaches what it asks for. [`Confinement::enter`] drops all
+//! permissions that the capturing process no longer needs.
 //!
-//! The broker refuses requests outside the terms: sockets of other families, programs of other types, programs with calls that
-//! wirecap's do not make (such as helpers that read the kernel's memory), programs on other interfaces, names of sockets that
-//! are not wirecap's. Therefore an attacker who controls the capturing process can only capture other packets from the same
-//! interfaces.
+//! Requests are in the words of a capture (a filter, a ring, an interface). The broker makes and binds all sockets, makes the
+//! memory of the pools, and assembles, loads and holds all programs and maps. So an attacker who controls the capturing process
+//! can only capture other packets from the same interfaces.
 
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-
-mod calls;
+mod capabilities;
 mod channel;
 mod client;
 mod confine;
 mod message;
-mod relocate;
+#[doc(hidden)] // public for tests
+pub mod raw;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod server;
+mod sockets;
 mod sys;
 mod system_calls;
+mod terminal;
+mod terms;
 
 pub use client::Broker;
-pub use confine::{Confinement, Landlocked};
+pub use confine::{Confinement, Landlocked, refuse_inspection};
 #[doc(hidden)]
-pub use message::{Ask, Kind};
-pub use message::{Terms, User};
+pub use message::{Ask, HookAsk, Reply};
+pub use message::{Permitted, Terms, User};
+#[doc(hidden)]
+pub use server::judge;
 pub use server::serve;
-
-/// For tests: the kernel request that a broker makes for these bytes.
-///
-/// # Errors
-///
-/// Why it rejects them.
-#[doc(hidden)]
-pub fn judge(terms: &Terms, bytes: &[u8], descriptors: usize) -> Result<Ask, String> {
-    server::judge(terms, bytes, descriptors)
-}
-
-/// For tests: an encoded request.
-///
-/// # Errors
-///
-/// If it cannot be encoded.
-#[doc(hidden)]
-pub fn request(ask: &Ask) -> std::io::Result<Vec<u8>> {
-    message::encode(ask)
-}
-
-/// For tests: the next message, with its descriptors; `None` at the end.
-///
-/// # Errors
-///
-/// If it breaks off or is too long.
-#[doc(hidden)]
-pub fn next_message(socket: &UnixStream) -> std::io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    channel::receive(socket)
-}
+pub use sockets::{SocketState, remove_socket, set_socket_mode, socket_state};

@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{self, Uid};
 use serde::{Deserialize, Serialize};
+use wirecap::bpf::BpfError;
+use wirecap::device::DeviceSummary;
+use wirecap::filter::Filter;
+use wirecap::privileged::{BindMode, GuardedHooks, HookFault, HookPlan, HookState, Inquiry, Pages, Where};
 
 /// A user that a process can act for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,11 +54,14 @@ impl User {
     }
 }
 
-/// The terms: the requests that a broker may execute.
+/// The terms: the requests that a broker may execute. They are fixed before the other process drops its privileges.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The interfaces that programs may be attached to.
-    pub interfaces: Vec<String>,
+    /// The interfaces that may be captured, in the network namespace of the broker.
+    pub interfaces: Vec<Permitted>,
+    /// Packet sockets may receive the packets of all interfaces, also of those that appear later, and all may become
+    /// promiscuous. Programs and AF_XDP sockets are for the `interfaces` only.
+    pub any: bool,
     /// The command runs as this user.
     pub user: User,
     /// The directory that paths given to the command must be in.
@@ -66,103 +73,118 @@ pub struct Terms {
     pub sockets: Vec<PathBuf>,
 }
 
-/// Maximum bytes of a message: a program of a million instructions, and a reserve.
-pub(crate) const BYTES_MAX: usize = 16 << 20;
-/// The maximum number of descriptors of a message: the kernel passes at most 253.
-pub(crate) const DESCRIPTORS_MAX: usize = 64;
-
-/// A request. Its descriptors are sent with it, in the order of the comments.
-#[doc(hidden)] // public for tests
+/// An interface that may be captured.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Ask {
-    Socket {
-        family: i32,
-    },
-    /// The socket, and the file that the memory is mapped from.
-    Umem {
-        bytes: u64,
-        cell_bytes: u32,
-    },
-    Map {
-        map_type: u32,
-        name: [u8; 16],
-        key_bytes: u32,
-        value_bytes: u32,
-        max_entries: u32,
-        flags: u32,
-    },
-    /// The maps, to which the instructions refer by their position in this order.
-    Program {
-        program_type: u32,
-        name: [u8; 16],
-        code: Vec<u8>,
-        license: Vec<u8>,
-        flags: u32,
-        ifindex: u32,
-        expected_attach_type: u32,
-        log_bytes: u32,
-    },
-    /// The program.
-    Tracepoint {
-        name: Vec<u8>,
-    },
-    /// The program.
-    XdpLink {
-        ifindex: u32,
-        flags: u32,
-    },
-    /// The link, and the program.
-    LinkUpdate,
-    ById {
-        kind: Kind,
-        id: u32,
-    },
-    NextId {
-        kind: Kind,
-        id: u32,
-    },
-    Listen {
-        name: Vec<u8>,
-        backlog: u32,
-    },
-    /// The command is run with this path.
-    Run {
-        path: Vec<u8>,
-    },
+pub struct Permitted {
+    /// Its name. When the interface is removed, one that appears under this name replaces it.
+    pub name: String,
+    /// Those of its receive queues that may be captured; all of them, if `None`.
+    pub queues: Option<Vec<u32>>,
 }
 
-/// As [`ObjectKind`](wirecap_filter::opener::ObjectKind).
+/// The version of the messages. Both processes run the same program, so a difference is an error.
+pub(crate) const VERSION: u32 = 3;
+
+/// The first message.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Greeting {
+    pub(crate) version: u32,
+    pub(crate) terms: Terms,
+}
+
+/// Maximum bytes of a message: a filter of `FILTER_INSNS_MAX` instructions, and a reserve.
+pub const BYTES_MAX: usize = 1 << 20;
+/// Maximum instructions of a filter. A longer one runs in user space, as the kernel's verifier rejects it anyway.
+pub(crate) const FILTER_INSNS_MAX: usize = 1 << 15;
+
+/// A request, in the words of a capture: none contains instructions of eBPF, or the ID of an object of the kernel. Objects
+/// that the broker made before are named by the numbers of its replies.
 #[doc(hidden)] // public for tests
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Kind {
-    Map,
-    Program,
-    Link,
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Ask {
+    /// A netlink socket.
+    Netlink(Inquiry),
+    /// A file in memory, for a pool.
+    PoolFile { bytes: u64 },
+    /// An AF_XDP socket that is bound to nothing.
+    XdpSocket,
+    /// The first bytes of a file become the UMEM of a socket.
+    RegisterUmem { socket: u32, file: u32, bytes: u64, cell_bytes: u32 },
+    /// Binds an AF_XDP socket.
+    BindXdp { socket: u32, ifindex: u32, queue: u32, mode: BindMode },
+    /// Binds an AF_XDP socket that shares the UMEM of another.
+    BindXdpBeside { socket: u32, first: u32, ifindex: u32, queue: u32 },
+    /// A packet socket that is bound to nothing.
+    PacketSocket,
+    /// Binds a packet socket.
+    BindPacket { socket: u32, ifindex: u32 },
+    /// Promiscuous mode.
+    Promiscuous { ifindex: u32 },
+    /// The right to change the program of an interface.
+    Turn(DeviceSummary),
+    /// Attaches a program.
+    OpenHook { plan: Box<HookPlan>, turn: u32 },
+    /// Changes or queries a program that was attached.
+    Hook { hook: u32, ask: HookAsk },
+    /// Closes an object.
+    Release { object: u32 },
+    /// The command is run with this path.
+    Run { path: Vec<u8> },
+    /// Promiscuous mode of a further interface, as long as that of the first.
+    PromiscuousAlso { holder: u32, ifindex: u32 },
+    /// The host's hooks of an interface that only a privileged process can see.
+    GuardedHooks { ifindex: u32 },
 }
 
-/// The result of a request. `log` is the verifier's output.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Reply {
-    pub(crate) outcome: Outcome,
-    pub(crate) log: Vec<u8>,
+/// A request to a [`Hook`](wirecap::privileged::Hook).
+#[doc(hidden)] // public for tests
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the methods of the trait")]
+pub enum HookAsk {
+    Receive { key: u32, socket: u32 },
+    Prepare(Option<Filter>),
+    Exchange { turn: u32 },
+    KeepUnfiltered,
+    PrepareToPass,
+    IsInPlace,
+    AttachAgain,
+    AttachAnew,
+    RunOnNewQueues,
+    ClaimQueue { queue: u32 },
+    AddQueue { queue: u32 },
+    CloseQueue { queue: u32, keys: Vec<u32> },
+    MoveTo(DeviceSummary),
+    Unseated,
+    Filtered { queue: u32 },
+    Leave,
+    Own,
 }
 
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Outcome {
-    /// The descriptor is sent with the message.
-    Descriptor,
-    Id(Option<u32>),
+/// The result of a request. A descriptor, if there is one, is sent with the message.
+#[doc(hidden)] // public for tests
+#[derive(Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the results of the methods of the traits")]
+pub enum Reply {
     Done,
+    /// A descriptor without a number.
+    Descriptor,
+    /// An object with this number.
+    Object(u32),
+    /// A file with this number.
+    File(u32, Pages),
+    /// A hook with this number.
+    Hook(u32, HookState),
+    State(HookState),
+    Filters(Where),
+    Count(u64),
+    Is(bool),
+    Guarded(GuardedHooks),
     /// The kernel's error.
-    Errno(i32),
+    Failed(#[serde(with = "wirecap_filter::io_error")] io::Error),
+    Bpf(BpfError),
+    Fault(HookFault),
     /// A request outside the terms, or an unintelligible one.
     Refused(String),
-}
-
-impl From<Outcome> for Reply {
-    fn from(outcome: Outcome) -> Self {
-        Self { outcome, log: Vec::new() }
-    }
 }
 
 pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
@@ -170,7 +192,14 @@ pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> io::Result<T> {
-    postcard::from_bytes(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    match postcard::take_from_bytes(bytes) {
+        Ok((message, [])) => Ok(message),
+        Ok((_, rest)) => {
+            let text = format!("{} bytes after the message", rest.len());
+            Err(io::Error::new(io::ErrorKind::InvalidData, text))
+        }
+        Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+    }
 }
 
 pub(crate) fn path_of(bytes: &[u8]) -> &Path {

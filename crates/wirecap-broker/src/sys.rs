@@ -1,54 +1,52 @@
-//! All uses of `unsafe`: memory shared with another process, descriptors by number, and the signal of a refused
-//! call.
+//! All uses of `unsafe`: memory shared with another process, the terminal, and the signal of a refused call.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use wirecap_filter::opener::Umem;
+use wirecap::privileged::{self, Mapping};
 
 use crate::system_calls;
 
-/// The descriptor with this number, to which a request for a program refers.
-pub(crate) fn borrowed<'a>(descriptor: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the number is in a program's instructions. The caller that requests the program keeps the map open until the
-    // request is answered, or else the message cannot be sent. -1 is not a descriptor.
-    unsafe { BorrowedFd::borrow_raw(descriptor.max(0)) }
+/// Registers the first `bytes` of `file` as the UMEM of `socket`. The kernel keeps the pages when the mapping is gone.
+pub(crate) fn register_umem(
+    socket: BorrowedFd<'_>,
+    file: &OwnedFd,
+    bytes: u64,
+    cell_bytes: u32,
+) -> io::Result<()> {
+    let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mapping = Mapping::unpopulated(file, length)?;
+    let address = mapping.base().as_ptr() as u64;
+    // SAFETY: the kernel writes to pages of the file, of which this process uses none.
+    unsafe { privileged::register_umem(&socket, address, bytes, cell_bytes) }
 }
 
-/// Memory that another process has mapped as well, for the time of a registration.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    base: *mut core::ffi::c_void,
-    bytes: usize,
-}
-
-impl Shared {
-    /// Maps the first `bytes` of `file`.
-    pub(crate) fn map(file: impl AsFd, bytes: u64) -> io::Result<Self> {
-        let bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address that the kernel selects overlaps nothing. This process never reads it.
-        let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
-        Ok(Self { base, bytes })
-    }
-
-    /// This memory, as the UMEM of `socket`.
-    pub(crate) fn as_umem<'a>(&self, socket: BorrowedFd<'a>, cell_bytes: u32) -> Umem<'a> {
-        // SAFETY: the kernel writes to pages of the file, of which this process uses none; the kernel keeps
-        // the pages when the mapping is gone. The requesting process guarantees the same for its mapping.
-        unsafe { Umem::new(socket, None, self.base as u64, self.bytes as u64, cell_bytes) }
+/// From now on the number of `stream` is `file`. Standard streams stay open, whatever they are.
+pub(crate) fn replace(stream: BorrowedFd<'_>, file: impl AsFd) -> io::Result<()> {
+    // SAFETY: both are open. The number stays a descriptor, of the kind that its users expect: one that they write to or read.
+    match unsafe { libc::dup2(file.as_fd().as_raw_fd(), stream.as_raw_fd()) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
     }
 }
 
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and nothing in this process points into it.
-        let _ = unsafe { munmap(self.base, self.bytes) };
+/// From now on the process has no controlling terminal, if this is that one.
+pub(crate) fn give_up_terminal(terminal: RawFd) -> io::Result<()> {
+    // SAFETY: the request has no argument, and the kernel checks the descriptor.
+    match unsafe { libc::ioctl(terminal, libc::TIOCNOTTY) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Whether this process leads its session. The leader may be outside of this process's PID namespace, where it is 0 to the kernel, and
+/// a panic to `rustix`.
+pub(crate) fn leads_session() -> bool {
+    // SAFETY: the calls have no effect.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// One entry for each system call that was already refused.

@@ -168,7 +168,7 @@ int wirecap_group_set_file(wirecap_group *group, const char *path);
 
 /* Capture engines. */
 enum wirecap_engine {
-    WIRECAP_ENGINE_AUTO = 0,     /* xdp if the host does not use the interface, else packet; the default */
+    WIRECAP_ENGINE_AUTO = 0,     /* xdp on an interface that `wirecap dedicate` has marked, else packet; the default */
     WIRECAP_ENGINE_XDP = 1,      /* AF_XDP: the host does not get captured packets; received packets only */
     WIRECAP_ENGINE_PACKET = 2    /* AF_PACKET: captures copies; the host gets all packets */
 };
@@ -608,12 +608,15 @@ struct wirecap_account {
     uint64_t dropped_no_cell;      /* every cell of the pool was in use */
     uint64_t dropped_ring_full;    /* the ring had no room */
     uint64_t dropped_device;       /* lost in the device; NOT_REPORTED for single rings, and by some drivers */
-    uint64_t dropped_other;        /* in the ring when the capture was closed, or invalid descriptors */
+    uint64_t dropped_other;        /* in the ring when the capture was closed, invalid descriptors, dropped_no_ring */
     uint64_t offloaded_chunks;     /* chunks captured by a worker other than the ring's own */
     uint64_t abandoned_chunks;     /* of those, taken because the ring's worker was stuck or gone */
     uint64_t super_packets;        /* packets longer than the MTU: the host merged segments */
     uint64_t stalls;               /* engine packet: times that the kernel waited for a block that was held */
-    uint64_t reserved[11];         /* 0 */
+    uint64_t dropped_no_ring;      /* of dropped_other: their receive queue was added and had no ring yet */
+    uint64_t cut;                  /* zero-copy: delivered packets that the device cut into several */
+    uint64_t starved;              /* zero-copy: times that the driver found no cell; its losses are not known */
+    uint64_t reserved[8];          /* 0 */
 };
 
 /* The ledger so far. Rings are read one after the other, while packets may arrive. The caller frees it. */
@@ -641,6 +644,41 @@ int wirecap_ledger_port(wirecap_ledger *ledger, uint32_t port, struct wirecap_po
 
 /* Time from opening the capture to this ledger or the stop, whichever came first; values below 0 are a status. */
 int64_t wirecap_ledger_duration_ns(wirecap_ledger *ledger);
+
+/* Whether a packet was lost. More values may be added: treat those as NOT_KNOWN. */
+enum wirecap_answer {
+    WIRECAP_LOSSLESS_YES = 0,       /* no packet was lost */
+    WIRECAP_LOSSLESS_UNTIL = 1,     /* none until the last one came; an interface was quiet or dead since then */
+    WIRECAP_LOSSLESS_NOT_KNOWN = 2, /* no loss was counted, but packets may have been lost */
+    WIRECAP_LOSSLESS_NO = 3         /* packets were lost */
+};
+
+/* The verdict of a ledger. */
+struct wirecap_verdict {
+    uint32_t answer;               /* enum wirecap_answer */
+    uint32_t unseen;               /* number of unseen periods */
+    uint64_t lost;                 /* lost packets that were counted, for all reasons */
+    uint64_t until_ns;             /* UNTIL: when the last packet came, nanoseconds since 1970; otherwise 0 */
+};
+
+/* The verdict of a ledger; `size` is sizeof *verdict. Errors: ARGUMENT (`verdict` is null, or invalid size). */
+int wirecap_ledger_verdict(wirecap_ledger *ledger, struct wirecap_verdict *verdict, size_t size);
+
+/* The verdict with its reasons, the last line of wirecap_ledger_text. Valid until the ledger is freed. */
+const char *wirecap_ledger_verdict_text(wirecap_ledger *ledger);
+
+/* A period in which packets of an interface may have passed without being captured or counted. */
+struct wirecap_unseen {
+    const char *interface;         /* valid until the process ends, like the reason */
+    const char *reason;            /* "it was down" */
+    uint64_t from_ns;              /* nanoseconds since 1970 */
+    uint64_t to_ns;                /* or WIRECAP_NOT_REPORTED: until the end, or it lasts */
+};
+
+/*
+ * Fills in up to `count` unseen periods of a ledger; `size` is sizeof *unseen. Returns their number. Errors: ARGUMENT.
+ */
+int wirecap_ledger_unseen(wirecap_ledger *ledger, struct wirecap_unseen *unseen, size_t size, size_t count);
 
 /*
  * The ledger as text: one JSON object, as "wirecap capture --json" prints it, with null for numbers that are not

@@ -1,10 +1,12 @@
 //! The types and values that `wirecap.h` declares, except handles.
 
 use std::ffi::{c_char, c_int};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use wirecap::{Account, Engine, PortAccount};
+use wirecap::{Account, Answer, Engine, Ledger, PortAccount, Unseen};
 
 use crate::failure::{Failure, Status};
+use crate::names::lasting;
 
 /// `WIRECAP_NOT_REPORTED`: a value that is not counted or unknown.
 pub(crate) const NOT_REPORTED: u64 = u64::MAX;
@@ -107,7 +109,10 @@ pub(crate) struct AccountInfo {
     pub(crate) abandoned_chunks: u64,
     pub(crate) super_packets: u64,
     pub(crate) stalls: u64,
-    pub(crate) reserved: [u64; 11],
+    pub(crate) dropped_no_ring: u64,
+    pub(crate) cut: u64,
+    pub(crate) starved: u64,
+    pub(crate) reserved: [u64; 8],
 }
 
 impl From<&Account> for AccountInfo {
@@ -127,9 +132,67 @@ impl From<&Account> for AccountInfo {
             abandoned_chunks: account.abandoned_chunks,
             super_packets: account.super_packets,
             stalls: account.stalls,
-            reserved: [0; 11],
+            dropped_no_ring: account.dropped.no_ring,
+            cut: account.cut,
+            starved: account.starved,
+            reserved: [0; 8],
         }
     }
+}
+
+/// `enum wirecap_answer`.
+pub(crate) const LOSSLESS_YES: u32 = 0;
+pub(crate) const LOSSLESS_UNTIL: u32 = 1;
+pub(crate) const LOSSLESS_NOT_KNOWN: u32 = 2;
+pub(crate) const LOSSLESS_NO: u32 = 3;
+
+/// `struct wirecap_verdict`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct VerdictInfo {
+    pub(crate) answer: u32,
+    pub(crate) unseen: u32,
+    pub(crate) lost: u64,
+    pub(crate) until_ns: u64,
+}
+
+impl From<&Ledger> for VerdictInfo {
+    fn from(ledger: &Ledger) -> Self {
+        let verdict = ledger.judge();
+        let (answer, until_ns) = match verdict.answer {
+            Answer::Yes => (LOSSLESS_YES, 0),
+            Answer::Until(last) => (LOSSLESS_UNTIL, unix_nanos(last)),
+            Answer::No => (LOSSLESS_NO, 0),
+            // An answer that the header does not have is none.
+            _ => (LOSSLESS_NOT_KNOWN, 0),
+        };
+        Self { answer, unseen: ledger.unseen.len() as u32, lost: verdict.lost(), until_ns }
+    }
+}
+
+/// `struct wirecap_unseen`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnseenInfo {
+    pub(crate) interface: *const c_char,
+    pub(crate) reason: *const c_char,
+    pub(crate) from_ns: u64,
+    pub(crate) to_ns: u64,
+}
+
+impl From<&Unseen> for UnseenInfo {
+    fn from(unseen: &Unseen) -> Self {
+        Self {
+            interface: lasting(&unseen.interface).as_ptr(),
+            reason: lasting(&unseen.reason.to_string()).as_ptr(),
+            from_ns: unix_nanos(unseen.from),
+            to_ns: unseen.to.map_or(NOT_REPORTED, unix_nanos),
+        }
+    }
+}
+
+fn unix_nanos(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 /// `struct wirecap_port_account`.
@@ -177,7 +240,7 @@ mod tests {
     use std::mem::offset_of;
     use std::process::Command;
 
-    use wirecap::{Direction, Timestamps};
+    use wirecap::{Direction, Drops, Timestamps};
 
     use super::*;
     use crate::frame::{FrameInfo, NO_TAG};
@@ -215,8 +278,11 @@ mod tests {
         });
         layout!(claims, AccountInfo as "struct wirecap_account" {
             seen, offered, delivered, bytes, filtered, dropped_no_cell, dropped_ring_full, dropped_device,
-            dropped_other, offloaded_chunks, abandoned_chunks, super_packets, stalls, reserved,
+            dropped_other, offloaded_chunks, abandoned_chunks, super_packets, stalls, dropped_no_ring, cut,
+            starved, reserved,
         });
+        layout!(claims, VerdictInfo as "struct wirecap_verdict" { answer, unseen, lost, until_ns, });
+        layout!(claims, UnseenInfo as "struct wirecap_unseen" { interface, reason, from_ns, to_ns, });
         layout!(claims, PortAccountInfo as "struct wirecap_port_account" {
             taken, sent, bytes, dropped_ring_full, dropped_refused, dropped_down, dropped_bad_length,
             dropped_no_cell, dropped_other, waiting, copied, late, reserved,
@@ -256,6 +322,15 @@ mod tests {
         for (name, flag) in flags {
             equal(&format!("WIRECAP_DEVICE_{name}"), i64::from(flag));
         }
+        let answers = [
+            ("YES", LOSSLESS_YES),
+            ("UNTIL", LOSSLESS_UNTIL),
+            ("NOT_KNOWN", LOSSLESS_NOT_KNOWN),
+            ("NO", LOSSLESS_NO),
+        ];
+        for (name, answer) in answers {
+            equal(&format!("WIRECAP_LOSSLESS_{name}"), i64::from(answer));
+        }
         let place = |place: Option<usize>| place.expect("it is in the list") as i64;
         for (name, engine) in [("AUTO", Engine::Auto), ("XDP", Engine::Xdp), ("PACKET", Engine::Packet)] {
             equal(&format!("WIRECAP_ENGINE_{name}"), place(ENGINES.iter().position(|own| *own == engine)));
@@ -291,6 +366,39 @@ mod tests {
             version.len() + 1
         );
         claims
+    }
+
+    #[test]
+    fn an_account_has_every_column_of_the_ledger() {
+        let dropped = Drops { no_cell: 1, ring_full: 2, device: Some(3), no_ring: 4, other: 5 };
+        let account = Account {
+            seen: Some(6),
+            offered: 7,
+            delivered: 8,
+            bytes: 9,
+            filtered: Some(10),
+            dropped,
+            offloaded_chunks: 11,
+            abandoned_chunks: 12,
+            super_packets: 13,
+            cut: 14,
+            stalls: 15,
+            starved: 16,
+        };
+        let info = AccountInfo::from(&account);
+        let dropped = [
+            info.dropped_no_cell,
+            info.dropped_ring_full,
+            info.dropped_device,
+            info.dropped_no_ring,
+            info.dropped_other - info.dropped_no_ring,
+        ];
+        assert_eq!(dropped, [1, 2, 3, 4, 5]);
+        let others = [info.seen, info.offered, info.delivered, info.bytes, info.filtered];
+        assert_eq!(others, [6, 7, 8, 9, 10]);
+        let others = [info.offloaded_chunks, info.abandoned_chunks, info.super_packets];
+        assert_eq!(others, [11, 12, 13]);
+        assert_eq!([info.cut, info.stalls, info.starved], [14, 15, 16]);
     }
 
     #[test]

@@ -123,9 +123,11 @@ impl From<OpenError> for Failure {
             OpenError::Joining { .. } => Status::Permission,
             OpenError::Savefile { .. } => Status::File,
             OpenError::CarriesHostTraffic { .. }
+            | OpenError::Controller { .. }
             | OpenError::ReceivedOnly { .. }
             | OpenError::XdpOnly { .. }
             | OpenError::NotForwarding { .. }
+            | OpenError::UnsupportedLink { .. }
             | OpenError::NoHardwareClock { .. } => Status::Unsupported,
             OpenError::Filter(_) => Status::Filter,
             _ => Status::System,

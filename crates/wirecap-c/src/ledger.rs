@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 
 use wirecap::Ledger;
 
-use crate::abi::{AccountInfo, PortAccountInfo};
+use crate::abi::{AccountInfo, PortAccountInfo, UnseenInfo, VerdictInfo};
 use crate::failure::{Failure, Status, call, out_of_range, quick, text};
-use crate::given::Room;
+use crate::given::{Room, SizedRooms};
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry};
 
@@ -18,6 +18,7 @@ pub(crate) struct Books {
     json: OnceLock<CString>,
     table: OnceLock<CString>,
     warnings: OnceLock<CString>,
+    verdict: OnceLock<CString>,
 }
 
 static LEDGERS: Registry<Books> = Registry::new();
@@ -33,7 +34,13 @@ impl Kept for Books {
 
 impl Books {
     pub(crate) fn new(ledger: Ledger) -> Self {
-        Self { ledger, json: OnceLock::new(), table: OnceLock::new(), warnings: OnceLock::new() }
+        Self {
+            ledger,
+            json: OnceLock::new(),
+            table: OnceLock::new(),
+            warnings: OnceLock::new(),
+            verdict: OnceLock::new(),
+        }
     }
 
     fn ring(&self, ring: u32) -> Result<&wirecap::RingLedger, Failure> {
@@ -142,6 +149,44 @@ extern "C" fn wirecap_ledger_warnings(ledger: Handle<Books>) -> *const c_char {
         let books = ledger.read()?;
         let lines = || books.ledger.warnings.iter().map(|warning| format!("{warning}\n")).collect();
         Ok(once(&books.warnings, lines))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_ledger_verdict(
+    ledger: Handle<Books>,
+    verdict: *mut VerdictInfo,
+    size: usize,
+) -> c_int {
+    quick(|| {
+        // SAFETY: the header requires null or space for a structure of this size.
+        let room = unsafe { SizedRooms::at(verdict, size, 1, "verdict") }?;
+        room.fill(std::iter::once(VerdictInfo::from(&ledger.read()?.ledger)));
+        Ok(Status::Ok as c_int)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn wirecap_ledger_verdict_text(ledger: Handle<Books>) -> *const c_char {
+    text(|| {
+        let books = ledger.read()?;
+        Ok(once(&books.verdict, || books.ledger.verdict()))
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn wirecap_ledger_unseen(
+    ledger: Handle<Books>,
+    unseen: *mut UnseenInfo,
+    size: usize,
+    room: usize,
+) -> c_int {
+    quick(|| {
+        // SAFETY: the header requires null or space for this many values of this size.
+        let rooms = unsafe { SizedRooms::at(unseen, size, room, "the list of unseen periods") }?;
+        let periods = &ledger.read()?.ledger.unseen;
+        rooms.fill(periods.iter().map(UnseenInfo::from));
+        Ok(periods.len() as c_int)
     })
 }
 

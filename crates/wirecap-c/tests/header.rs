@@ -11,7 +11,7 @@ use std::{env, fs};
 use common::{built, installed, pkg_config, said, sources, succeed};
 
 /// The types in the library's functions, and their C equivalents.
-const TYPES: [(&str, &str); 33] = [
+const TYPES: [(&str, &str); 35] = [
     ("*mut Handle<Held>", "wirecap_chunk **"),
     ("*mut Handle<Books>", "wirecap_ledger **"),
     ("Handle<Group>", "wirecap_group *"),
@@ -30,6 +30,8 @@ const TYPES: [(&str, &str); 33] = [
     ("*mut DeviceInfo", "struct wirecap_device *"),
     ("*mut ChunkInfo", "struct wirecap_chunk_info *"),
     ("*mut AccountInfo", "struct wirecap_account *"),
+    ("*mut VerdictInfo", "struct wirecap_verdict *"),
+    ("*mut UnseenInfo", "struct wirecap_unseen *"),
     ("*mut Piece", "struct iovec *"),
     ("*const ClassicInsn", "const struct sock_filter *"),
     ("*mut u32", "uint32_t *"),

@@ -30,7 +30,7 @@ use crate::output;
 use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
 use crate::recording::options::{FileOptions, Plan};
-use crate::recording::outlet::{Files, Outlet, Stream};
+use crate::recording::outlet::{Described, Files, Outlet, Stream};
 use crate::recording::{self, Form};
 use crate::service;
 use crate::signals;
@@ -219,7 +219,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                 Some(broker) => Box::new(ByBroker(broker)) as Box<dyn Launch>,
                 None => Box::new(Commands::new(command)),
             });
-            Files::begin(plan, command, target, writing, &recording::section(), interfaces)
+            Files::begin(plan, command, target, writing, &recording::section(), &interfaces)
         }),
     }
 }
@@ -254,7 +254,7 @@ struct Opening<'a> {
     /// Time limit of waiting for a pipe's reader.
     deadline: Option<Instant>,
     writing: &'a Writing,
-    interfaces: Vec<savefile::Interface>,
+    interfaces: Described,
 }
 
 impl<S: Sink> Stream<S> {
@@ -278,9 +278,11 @@ fn record<O: Outlet>(
     if plan.pattern.is_some() {
         signals::rotate_on_hangup();
     }
+    options.warn_of_one_worker();
     let capture = options.open(|builder| {
         let builder = filtered(builder, filter).workers(1).timestamps(timestamps);
         let builder = builder.reattach(arguments.reattach);
+        let builder = if plan.format == Format::Pcap { builder.one_link_type() } else { builder };
         match arguments.is_read_live() {
             true => builder,
             false => builder.retire_after(arguments.flush_interval(plan)).small_blocks(),
@@ -293,11 +295,7 @@ fn record<O: Outlet>(
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
     let outcome = losses::watched(&capture, Some(&writing), &control, || {
-        let interfaces = capture
-            .interfaces()
-            .iter()
-            .map(|interface| recording::interface(interface, timestamps))
-            .collect();
+        let interfaces = recording::described(&capture, timestamps);
         let outlet = open(Opening { plan, broker, deadline, writing: &writing, interfaces })?;
         let left = [options.count, plan.packets_max].into_iter().flatten().min();
         let waker = worker.waker();
@@ -314,7 +312,7 @@ fn record<O: Outlet>(
     });
     capture.stop();
     drain(&mut worker);
-    let interfaces: Vec<usize> = capture.interfaces().iter().map(|interface| interface.rings).collect();
+    let interfaces: Vec<usize> = capture.named_interfaces().map(|interface| interface.rings).collect();
     let mut ledger = capture.close();
     let (recorded, outcome) = match recorder {
         Some(recorder) => recorder.finish(outcome, &writing, &ledger, &interfaces),
@@ -354,12 +352,12 @@ impl Arguments {
     /// Drops the privileges of this process, if another user records, and starts a process that makes the
     /// privileged calls.
     fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
-        let place = self.place(plan);
-        let Some(user) = self.user.choose(&place)? else { return Ok(None) };
-        let writable = place.writable().map(Path::to_owned);
+        let Some(user) = self.user.choose(&self.place(plan))? else { return Ok(None) };
         plan.open_line()?;
-        let (sources, command) = (self.options.sources(), plan.command.as_deref());
-        drop_privileges(user, &sources, writable.as_deref(), command, &claim.sockets()).map(Some)
+        let sources = &self.options.interfaces.sources;
+        let command = plan.command.as_deref();
+        let place = self.place(plan);
+        drop_privileges(user, sources, &place, plan.index, command, &claim.sockets()).map(Some)
     }
 
     /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to one.
@@ -395,7 +393,7 @@ pub fn record_waiting<S: Sink>(
     sink: S,
 ) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
     let writing = Writing::to("nothing");
-    let interfaces = [savefile::Interface::default()];
+    let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
     let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
     let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
     let mut progress = Progress::new(false);
@@ -436,6 +434,10 @@ struct Recorder<O: Outlet> {
     writing: Writing,
     /// Packets bear times of the system's clock, by which rings are merged.
     has_system_times: bool,
+    /// Packets bear times of the NIC's clock; files are not cut by any other.
+    has_device_times: bool,
+    /// Packets to which the NIC gave no time; in the file their time is 0.
+    untimed: u64,
 }
 
 impl<O: Outlet> Recorder<O> {
@@ -443,7 +445,7 @@ impl<O: Outlet> Recorder<O> {
         let now = recording::now();
         Self {
             outlet,
-            form: Form::of(capture),
+            form: Form::of(capture, timestamps),
             started: now,
             now,
             left: u64::MAX,
@@ -454,6 +456,8 @@ impl<O: Outlet> Recorder<O> {
             surplus: 0,
             writing: writing.clone(),
             has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
+            has_device_times: timestamps == Timestamps::Hardware,
+            untimed: 0,
         }
     }
 
@@ -464,18 +468,19 @@ impl<O: Outlet> Recorder<O> {
         worker: &mut Worker,
         progress: &mut Progress,
     ) -> Result<(), Failure> {
-        self.record_ring(capture, worker, progress)?;
-        self.record_merged(capture, worker, progress)
+        let waiting = self.record_ring(capture, worker, progress)?;
+        self.record_merged(capture, worker, progress, waiting)
     }
 
     /// A single ring is in order: packets are held back only if the outlet has no room. Without timestamps of the
-    /// system's clock, several rings cannot be ordered.
+    /// system's clock, several rings cannot be ordered. Returns the chunks that must be merged with later ones, of a capture
+    /// that got another ring.
     fn record_ring(
         &mut self,
         capture: &Capture,
         worker: &mut Worker,
         progress: &mut Progress,
-    ) -> Result<(), Failure> {
+    ) -> Result<VecDeque<Chunk>, Failure> {
         let mut failed = Ok(());
         let (mut waiting, mut packets): (VecDeque<Chunk>, _) = (VecDeque::new(), 0);
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
@@ -485,7 +490,9 @@ impl<O: Outlet> Recorder<O> {
             };
             match found {
                 Ok(Some(chunk)) => {
-                    self.now = recording::now();
+                    if !self.has_device_times {
+                        self.now = recording::now();
+                    }
                     let kept = self.keep(capture, chunk);
                     packets += kept.as_ref().map_or(0, Chunk::len);
                     waiting.extend(kept);
@@ -495,7 +502,10 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
-            while !waiting.is_empty() && self.has_room(capture) {
+            // Another ring may have packets before these.
+            let has_system_times = self.has_system_times;
+            let is_single = || capture.ring_count() == 1 || !has_system_times;
+            while is_single() && !waiting.is_empty() && self.has_room(capture) {
                 let Some(chunk) = waiting.pop_front() else { break };
                 self.write_chunk(&chunk)?;
                 packets -= chunk.len();
@@ -507,8 +517,10 @@ impl<O: Outlet> Recorder<O> {
                 self.flush_if_due(waiting.is_empty())?;
             }
         }
-        waiting.iter().try_for_each(|chunk| self.write_chunk(chunk))?;
-        failed
+        if worker.is_finished() || failed.is_err() {
+            waiting.drain(..).try_for_each(|chunk| self.write_chunk(&chunk))?;
+        }
+        failed.map(|()| waiting)
     }
 
     fn record_merged(
@@ -516,15 +528,18 @@ impl<O: Outlet> Recorder<O> {
         capture: &Capture,
         worker: &mut Worker,
         progress: &mut Progress,
+        waiting: VecDeque<Chunk>,
     ) -> Result<(), Failure> {
         let rings = capture.most_rings();
         // Held packets are missing in the pool: at most a quarter of it.
-        let delay = capture.interfaces().iter().map(|interface| interface.reception.delay()).max();
-        let held_max = capture.ring_count() * capture.geometry().cells() as usize / 4;
-        let mut merge = Merge::new(rings, held_max, delay.unwrap_or_default());
+        let held_max = || capture.ring_count() * capture.geometry().cells() as usize / 4;
+        let mut merge = Merge::new(rings, held_max(), capture.delay());
+        waiting.into_iter().for_each(|chunk| merge.push(chunk));
         let mut failed = Ok(());
         while !worker.is_finished() {
             self.now = recording::now();
+            // An interface may have been handed back to the host: its packets come later from now on.
+            merge.set_limits(held_max(), capture.delay());
             if merge.is_after_step(self.now, Instant::now()) {
                 merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
             }
@@ -585,7 +600,13 @@ impl<O: Outlet> Recorder<O> {
 
     fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
         self.is_unflushed = true;
+        if chunk.is_of_any() {
+            return chunk.iter().try_for_each(|packet| self.write(packet, chunk));
+        }
         let most = self.left.min(chunk.len() as u64);
+        if self.has_device_times {
+            self.follow_device_clock(chunk, most as usize);
+        }
         let (mut taken, mut goes_on) = (0, Ok(true));
         let record_of = self.form.records(chunk);
         chunk.for_each_whole(0..most as usize, |head| {
@@ -599,6 +620,16 @@ impl<O: Outlet> Recorder<O> {
         Ok(())
     }
 
+    /// A packet without a time of the NIC's clock gets the last known one of that clock for the rules by which files are
+    /// cut, never the system's: the two may be decades apart.
+    #[cold]
+    fn follow_device_clock(&mut self, chunk: &Chunk, most: usize) {
+        let times = || chunk.iter().take(most).map(|packet| packet.timestamp());
+        self.untimed += times().filter(Option::is_none).count() as u64;
+        let is_first = self.outlet.packets() == 0;
+        self.now = times().flatten().last().unwrap_or(if is_first { Timestamp::default() } else { self.now });
+    }
+
     #[inline]
     fn write(&mut self, packet: Packet<'_>, chunk: &Chunk) -> Result<(), WriteError> {
         if self.left == 0 {
@@ -606,7 +637,15 @@ impl<O: Outlet> Recorder<O> {
             return Ok(());
         }
         self.is_unflushed = true;
-        if self.outlet.write(&self.form.record(chunk, packet), self.now)? {
+        let record = self.form.record(chunk, packet);
+        let goes_on = match self.form.has_any().then(|| packet.seen_interface()).flatten() {
+            Some(number) => {
+                let describe = || self.form.describe(number);
+                self.outlet.write_of(number, &describe, &record, self.now)?
+            }
+            None => self.outlet.write(&record, self.now)?,
+        };
+        if goes_on {
             self.left -= 1;
         } else {
             self.left = 0;
@@ -620,7 +659,7 @@ impl<O: Outlet> Recorder<O> {
             capture.stop();
         }
         service::came_round();
-        recording::with_changed_rules(|rules| self.outlet.change_rules(rules))?;
+        recording::with_request(|request| self.outlet.change_rules(request))?;
         if signals::rotation_asked_for() {
             self.outlet.rotate()?;
         }
@@ -634,7 +673,7 @@ impl<O: Outlet> Recorder<O> {
         if now - self.flushed < self.flush_interval {
             return Ok(());
         }
-        if is_idle {
+        if is_idle && !self.has_device_times {
             let late = Duration::as_nanos(&LATE_PACKETS) as u64;
             let complete = recording::now().unix_nanos().saturating_sub(late);
             self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
@@ -673,7 +712,7 @@ impl<O: Outlet> Recorder<O> {
         let (whole, outcome) = match outcome {
             Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
             outcome => {
-                let ended = self.outlet.end(&recording::counts(self.started, ledger, interfaces));
+                let ended = self.end_outlet(ledger, interfaces);
                 let whole = match &ended {
                     Ok(whole) => *whole,
                     // The capture may have failed before: this error states what the file contains.
@@ -686,22 +725,26 @@ impl<O: Outlet> Recorder<O> {
         let unread = self.outlet.unread();
         let in_file = recording::in_file(written, whole, unread);
         if outcome.is_ok() {
-            eprintln!("{}", self.summary(writing.name()));
+            eprintln!("{}", self.summary(&writing.names()));
         }
         let mut recorded = Recorded {
-            to: writing.name().to_owned(),
+            to: writing.names(),
             surplus: self.surplus,
             writer: writing.discarded(),
             written,
             in_file,
+            untimed: self.untimed,
+            ..Recorded::default()
         };
-        if unread > 0 {
-            recorded.to += " (its reader closed it)";
+        if unread > 0 || output::is_broken_pipe(&outcome) {
+            recorded.reader_left(ledger.total.delivered);
         }
-        let lost = recorded.lost(ledger.total.delivered);
-        // A reader that ended after it had read all packets.
-        let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
-        (recorded, outcome)
+        (recorded, output::unless_broken_pipe(outcome))
+    }
+
+    fn end_outlet(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<u64, WriteError> {
+        let counts = recording::counts(self.started, ledger, interfaces);
+        self.outlet.end(&counts, &recording::counts_of_any(self.started, ledger))
     }
 
     fn summary(&self, name: &str) -> String {
@@ -756,5 +799,35 @@ mod tests {
             assert!(record.queue.is_some(), "packet {number}");
         }
         assert!(reader.next_record().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_packet_without_the_nics_time_gets_no_other_clocks() {
+        let kernels = SimCapture::new(&SimSettings { device_clock: true, ..SimSettings::default() });
+        let capture = kernels.capture().unwrap();
+        let writing = Writing::to("nothing");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let sink = StreamSink::new(file.reopen().unwrap(), "packets");
+        let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
+        let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
+        let mut recorder = Recorder::new(stream.unwrap(), &capture, Timestamps::Hardware, &writing);
+        // The NIC's clock counts from its own start.
+        for nanos in [0, 700, 0, 900] {
+            kernels.kernel(0).receive(&[1; 60], Timestamp::from_unix_nanos(nanos));
+        }
+        let mut worker = capture.workers().pop().unwrap();
+        let chunk = worker.next_chunk().unwrap().unwrap();
+        recorder.write_chunk(&chunk).unwrap();
+        assert_eq!((recorder.now, recorder.untimed), (Timestamp::from_unix_nanos(900), 2));
+        kernels.kernel(0).receive(&[1; 60], Timestamp::from_unix_nanos(0));
+        recorder.write_chunk(&worker.next_chunk().unwrap().unwrap()).unwrap();
+        assert_eq!((recorder.now, recorder.untimed), (Timestamp::from_unix_nanos(900), 3));
+        recorder.outlet.flush().unwrap();
+        let mut reader = Reader::open(file.path()).unwrap();
+        let mut times = Vec::new();
+        while let Some(record) = reader.next_record().unwrap() {
+            times.push(record.timestamp.unwrap().unix_nanos());
+        }
+        assert_eq!(times, [0, 700, 0, 900, 0]);
     }
 }

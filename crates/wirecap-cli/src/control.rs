@@ -6,6 +6,7 @@
 //! not involved.
 
 mod agent;
+mod changes;
 pub(crate) mod client;
 mod connection;
 mod desk;

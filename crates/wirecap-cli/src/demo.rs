@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use wirecap::{Capture, CaptureError, Chunk, Ledger, Worker, grouped};
+use wirecap::{Capture, CaptureError, Chunk, Engine, Ledger, Worker, grouped};
 use wirecap_testbed::{Namespace, Stamp, VethPair};
 
 use crate::failure::Failure;
@@ -151,7 +151,9 @@ impl Stage {
     /// Opens a capture, reports it, and resets the sender's count.
     fn open(&mut self, device: &str, chunks: u32) -> Result<Capture, Failure> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
-        let capture = Capture::on(device).chunk(CHUNK).pool(chunks).at_most_workers(cpus).open()?;
+        // The cable is the demo's own: no mark is needed.
+        let builder = Capture::on(device).engine(Engine::Xdp).chunk(CHUNK).pool(chunks).at_most_workers(cpus);
+        let capture = builder.open()?;
         let (geometry, rings) = (capture.geometry(), capture.rings().len());
         let ring = if rings == 1 { "1 ring" } else { "4 rings, each" };
         self.step(&format!(

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use clap::Args;
 use serde_json::json;
 use wirecap::Holder;
-use wirecap::device::{self, ChosenEngine, Device};
+use wirecap::device::{self, ChosenEngine, Device, Mark};
 
 use crate::doctor::{self, Brief};
 use crate::failure::Failure;
@@ -56,6 +56,7 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
             true => text += &note(&format!("auto selects {}: {}", choice.engine, choice.why)),
             false => text += &held(device, &holders),
         }
+        text += &contradicted(device);
         for program in &device.attached_xdp {
             let owner = program.owner().map(|owner| format!(": {owner}")).unwrap_or_default();
             text +=
@@ -67,6 +68,30 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
         }
     }
     text
+}
+
+/// The line about an interface whose mark is contradicted by more than auto's reason names.
+fn contradicted(device: &Device) -> String {
+    match (&device.mark, device.contradictions().as_slice()) {
+        (Mark::Dedicated, [_, others @ ..]) if !others.is_empty() => {
+            let others: Vec<String> = others.iter().map(ToString::to_string).collect();
+            note(&format!("its mark is also contradicted: {}", others.join("; ")))
+        }
+        (Mark::OtherAddress(address), [_, ..]) => note(&format!("its mark is of another device ({address})")),
+        (Mark::Ignored(why), [_, ..]) => note(&format!("its mark is ignored: {why}")),
+        _ => String::new(),
+    }
+}
+
+/// The mark for programs: a word, and its fault.
+fn mark_words(mark: &Mark) -> (&'static str, Option<&str>) {
+    match mark {
+        Mark::Missing => ("missing", None),
+        Mark::Dedicated => ("dedicated", None),
+        Mark::OtherAddress(address) => ("other-address", Some(address)),
+        Mark::Ignored(why) => ("ignored", Some(why)),
+        _ => ("unknown", None),
+    }
 }
 
 /// The processes that capture from the interface by the engine `xdp`, each with its receive queues.
@@ -168,6 +193,9 @@ fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
         .into_iter()
         .map(|(holder, queues)| json!({ "pid": holder.pid, "program": holder.program, "queues": queues }))
         .collect::<Vec<_>>();
+    let (mark, mark_fault) = mark_words(&device.mark);
+    let contradictions: Vec<String> = device.contradictions().iter().map(ToString::to_string).collect();
+    let unknown = device.hooks.as_ref().map(|hooks| hooks.unknown.clone()).unwrap_or_default();
     let findings = brief.map(|brief| json!({ "count": brief.count, "worst": brief.worst }));
     json!({
         "name": device.name,
@@ -184,6 +212,10 @@ fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
         "engine": engine,
         "rung": rung,
         "why": choice.why,
+        "mark": mark,
+        "mark_fault": mark_fault,
+        "contradictions": contradictions,
+        "not_known": unknown,
         "captured_by": captured_by,
         "findings": findings,
     })

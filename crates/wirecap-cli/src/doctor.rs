@@ -5,8 +5,8 @@
 
 mod causes;
 mod checks;
-mod finding;
-mod fix;
+pub(crate) mod finding;
+pub(crate) mod fix;
 mod host;
 mod read;
 mod report;

@@ -31,9 +31,14 @@ impl Failure {
         }
     }
 
-    /// The exit status agrees with the ledger's verdict.
+    /// The exit status agrees with the ledger's verdict. An interface that has been quiet since its last packet, or dead,
+    /// is no failure: every idle link would be one.
     pub(crate) fn unless_lossless(ledger: &Ledger) -> Result<(), Self> {
-        if ledger.is_lossless() { Ok(()) } else { Err(Self::Lossy) }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("exit-status-hides-loss") {
+            return Ok(());
+        }
+        if ledger.judge().is_alarm() { Err(Self::Lossy) } else { Ok(()) }
     }
 }
 

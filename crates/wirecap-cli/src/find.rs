@@ -8,7 +8,7 @@ use std::time::Instant;
 use clap::Args;
 use wirecap::filter::FilterRequest;
 use wirecap::grouped;
-use wirecap::savefile::{FileSink, Format, Sink, Writer};
+use wirecap::savefile::{FileSink, Format, Reader, Section, Sink, Writer};
 use wirecap_index::{Between, Disk, FindError, Note, Outcome, Plan, Query, be_idle, plan};
 use wirecap_recorder::{CompressedSink, Compression, format_of};
 use wirecap_units::clock;
@@ -27,7 +27,7 @@ pub(crate) use places::places_and_filter;
 /// Find packets in recordings and write them in order of time
 ///
 /// Uses the index beside each file (see wirecap-index(1)) to read only the parts that may contain matching packets. A file
-/// without an index is read completely. Files may be added and removed while the command runs. It runs at idle CPU and I/O
+/// without an index is read completely. Comments, names, secrets, statistics and custom blocks of pcapng are kept. Files may be added and removed while the command runs. It runs at idle CPU and I/O
 /// priority.
 #[derive(Debug, Args)]
 #[command(after_long_help = "Examples:
@@ -35,7 +35,7 @@ pub(crate) use places::places_and_filter;
   wirecap find /data --flow 10.1.2.3.443:10.9.9.9 | wirecap show -r - -nn
   wirecap find /data --count udp port 53")]
 pub(crate) struct Arguments {
-    /// Directories, files or patterns such as 'rec/*.zst', then a filter
+    /// Directories with all below them, files, or patterns such as 'rec/*.zst', then a filter
     ///
     /// The filter (see pcap-filter(7)) starts at the first word that is not the name of a file.
     #[arg(value_name = "DIR|FILTER", required = true)]
@@ -94,6 +94,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let places = places::names(&arguments.words);
         return Err(Failure::Failed(format!("no recordings in {places}").into()));
     }
+    Compression::check(&arguments.write).map_err(Failure::Usage)?;
     match output::is_standard_output(&arguments.write) {
         _ if arguments.count || arguments.list => output::check_open()?,
         true => {
@@ -145,7 +146,7 @@ impl Search {
     }
 
     fn write<S: Sink>(mut self, sink: S, format: Format) -> Result<(), Failure> {
-        let writer = Writer::new(sink, format, &recording::section());
+        let writer = Writer::new(sink, format, &section(&self.plan));
         let Self { plan, query, teller, .. } = &mut self;
         match plan.extract::<S, Failure>(&Disk, query, &mut |note| teller.tell(&note), writer)? {
             Some(outcome) => self.end(&outcome),
@@ -181,6 +182,30 @@ impl Search {
             ));
         }
         self.teller.outcome()
+    }
+}
+
+/// The section of the packets found: with the comments of the recordings, and with the host if it is the same in all.
+fn section(plan: &Plan) -> Section {
+    /// Of more recordings, the first ones are read.
+    const READ_MAX: usize = 1000;
+    let readers = plan.candidates().take(READ_MAX).filter_map(|segment| Reader::open(&segment.path).ok());
+    let sections: Vec<Section> = readers.map(|reader| reader.section().clone()).collect();
+    let mut comments: Vec<String> = Vec::new();
+    for comment in sections.iter().filter_map(|section| section.comment.clone()) {
+        if !comments.contains(&comment) {
+            comments.push(comment);
+        }
+    }
+    let same = |text: fn(&Section) -> &Option<String>| {
+        let first = text(sections.first()?).clone();
+        first.filter(|first| sections.iter().all(|section| text(section).as_ref() == Some(first)))
+    };
+    Section {
+        comment: (!comments.is_empty()).then(|| comments.join("\n")),
+        os: same(|section| &section.os),
+        hardware: same(|section| &section.hardware),
+        ..recording::section()
     }
 }
 
@@ -220,6 +245,11 @@ impl Teller {
             Note::Vanished(path) => {
                 announce(&format!("{} was removed before all of it was read", path.display()));
             }
+            Note::NotDissected(path, link_type) => announce(&format!(
+                "{}: packets of link type {} are not dissected, so --flow finds none of them; use a filter",
+                path.display(),
+                link_type.0
+            )),
             Note::Faulty(path, error) => {
                 self.faulty += 1;
                 announce(&format!("{}: {}", path.display(), causes(*error)));

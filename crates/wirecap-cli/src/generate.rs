@@ -16,7 +16,7 @@ use wirecap_testbed::{
 
 use crate::failure::Failure;
 use crate::output;
-use crate::sending::{Via, Watch, counted, find, mac, per_second, takes_xdp_frames};
+use crate::sending::{Fate, Via, Watch, find, mac, per_second, takes_xdp_frames};
 use crate::signals::Interruption;
 use crate::size;
 use xdp::XdpRun;
@@ -143,17 +143,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let report = Report {
         interface: &interface.name,
         via,
-        frames: sent.iter().map(|queue| queue.frames).sum(),
+        fate: Fate::of(sent.iter().map(|queue| queue.frames).sum(), &mut counters),
         duration: sent.iter().map(|queue| queue.duration).max().unwrap_or_default(),
-        counted: counted(&mut counters, sent.iter().map(|queue| queue.frames).sum())
-            .map(|counted| counted.frames),
         sent,
     };
     eprintln!("{report}");
     if arguments.json {
         output::print(report.json())?;
     }
-    watched
+    watched.and(report.fate.check(&interface.name))
 }
 
 /// Divides frames and rate among the queues.
@@ -240,11 +238,10 @@ impl Running for Run<'_> {
 struct Report<'a> {
     interface: &'a str,
     via: Via,
-    frames: u64,
+    fate: Fate,
     duration: Duration,
+    /// The frames that were handed over on each queue.
     sent: Vec<SentOnQueue>,
-    /// By the interface, if it is still there.
-    counted: Option<u64>,
 }
 
 impl Report<'_> {
@@ -260,10 +257,12 @@ impl Report<'_> {
         json!({
             "interface": self.interface,
             "via": self.via.to_string(),
-            "frames": self.frames,
+            "frames": self.fate.sent(),
+            "handed_over": self.fate.handed_over,
             "duration_s": self.duration.as_secs_f64(),
-            "frames_per_s": per_second(self.frames, self.duration),
-            "counted_by_interface": self.counted,
+            "frames_per_s": per_second(self.fate.sent(), self.duration),
+            "counted_by_interface": self.fate.counted_by_interface(),
+            "lost_by_interface": self.fate.lost_by_interface(),
             "queues": self.sent.iter().map(queue).collect::<Vec<_>>(),
         })
     }
@@ -278,22 +277,14 @@ impl fmt::Display for Report<'_> {
                 writeln!(f, "queue {}: {} frames, {rate}frames/s", sent.queue, grouped(sent.frames))?;
             }
         }
-        let missing = self.frames.saturating_sub(self.counted.unwrap_or(0));
-        if missing > 0 {
-            let (missing, interface) = (grouped(missing), self.interface);
-            write!(f, "{missing} of them are missing in the counters of {interface}")?;
-            if self.via == Via::Kernel {
-                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
-            }
-            writeln!(f)?;
-        }
+        self.fate.write_missing(f, self.interface, self.via)?;
         write!(
             f,
-            "sent {} frames on {} in {:.2} s, {}frames/s, via {}",
-            grouped(self.frames),
+            "sent {} on {} in {:.2} s, {}frames/s, via {}",
+            self.fate.frames(),
             self.interface,
             self.duration.as_secs_f64(),
-            size::human_rate(per_second(self.frames, self.duration)),
+            size::human_rate(per_second(self.fate.sent(), self.duration)),
             self.via,
         )
     }

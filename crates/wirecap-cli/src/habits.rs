@@ -48,12 +48,14 @@ impl Habits {
     /// Whether the link type is the requested one.
     pub(crate) fn check(&self, capture: &Capture) -> Result<(), Failure> {
         let Some(Named(wanted, name)) = self.linktype else { return Ok(()) };
-        let other =
-            capture.interfaces().iter().find(|interface| interface.device.savefile_link_type() != wanted);
-        match other {
+        let seen = capture.seen_interfaces().map(|seen| seen.list()).unwrap_or_default();
+        let link_types = capture
+            .named_interfaces()
+            .map(|interface| (interface.device.name.clone(), interface.device.savefile_link_type()));
+        let seen = seen.into_iter().map(|seen| (seen.name, seen.link_type));
+        match link_types.chain(seen).find(|(_, link_type)| *link_type != wanted) {
             None => Ok(()),
-            Some(interface) => {
-                let device = &interface.device.name;
+            Some((device, _)) => {
                 Err(Failure::Usage(format!("the link layer of {device} is not {name}: omit -y")))
             }
         }

@@ -3,7 +3,7 @@
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use wirecap::device::{self, Device};
+use wirecap::device::{self, ChosenEngine, Device};
 use wirecap::{DEFAULT_SNAP_LEN, Source};
 
 use crate::habits;
@@ -22,7 +22,7 @@ const SNAP_LEN: &str = "snaplen";
 const FILTER: &str = "interface_filter";
 /// Needs no interface.
 const LIST: &str = "list_interfaces";
-/// All interfaces that are up.
+/// All interfaces.
 const ANY: &str = "any";
 
 impl Args for Interfaces {
@@ -33,7 +33,7 @@ impl Args for Interfaces {
             .value_name("DEV[@QUEUES]")
             .action(ArgAction::Append)
             .required_unless_present_any(["read", LIST])
-            .help("Interface, or some of its receive queues: eth0, eth0@2, eth0@0-3; any: all that are up; repeatable");
+            .help("Interface, or some of its receive queues: eth0, eth0@2, eth0@0-3; any: all, also those that appear later; repeatable");
         let snap_len = Arg::new(SNAP_LEN)
             .short('s')
             .long("snaplen")
@@ -68,12 +68,25 @@ impl FromArgMatches for Interfaces {
                            end, without -f";
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
+        // Only `auto` selects an engine for each interface.
+        let engine = matches.try_get_raw("engine").ok().flatten().and_then(Iterator::last);
+        let is_auto = engine.is_none_or(|engine| engine == "auto");
         let settings = snap_lens.own.into_iter().zip(filters.own);
         let mut sources = Vec::new();
         for ((_, name), (snap_len, filter)) in names.iter().zip(settings) {
-            for device in devices_of(name)? {
-                let source = snap_len.into_iter().fold(Source::new(device), Source::snap_len);
-                sources.push(filter.iter().cloned().fold(source, Source::filter));
+            let with_settings = |source: Source| {
+                let source = snap_len.into_iter().fold(source, Source::snap_len);
+                filter.iter().cloned().fold(source, Source::filter)
+            };
+            match name == ANY {
+                true => {
+                    let is_named = |port: &String| names.iter().any(|(_, name)| interface_of(name) == port);
+                    let ports = if is_auto { dedicated_ports() } else { Vec::new() };
+                    let ports = ports.into_iter().filter(|port| !is_named(port));
+                    sources.extend(ports.map(|port| with_settings(Source::new(port))));
+                    sources.push(with_settings(Source::any()));
+                }
+                false => sources.push(with_settings(Source::new(name))),
             }
         }
         Ok(Self { sources, snap_len: snap_lens.common.unwrap_or(DEFAULT_SNAP_LEN) })
@@ -85,21 +98,18 @@ impl FromArgMatches for Interfaces {
     }
 }
 
-/// The interfaces of a name.
-fn devices_of(name: &str) -> Result<Vec<String>, clap::Error> {
-    if name != ANY {
-        return Ok(vec![name.to_owned()]);
-    }
-    let failed = |text: String| clap::Error::raw(ErrorKind::Io, text + "\n");
-    let devices = device::devices().map_err(|error| failed(format!("-i any: {error}")))?;
-    match all_up(&devices) {
-        names if names.is_empty() => Err(failed("-i any: no interface is up".to_owned())),
-        names => Ok(names),
-    }
+/// The name of an interface without its queues.
+fn interface_of(name: &str) -> &str {
+    name.split('@').next().unwrap_or(name)
 }
 
-fn all_up(devices: &[Device]) -> Vec<String> {
-    devices.iter().filter(|device| device.up).map(|device| device.name.clone()).collect()
+/// The interfaces that `auto` captures by `xdp`: beside all interfaces, these are captured as if they were named.
+fn dedicated_ports() -> Vec<String> {
+    let is_for_xdp =
+        |device: &Device| device.up && matches!(device.choose_engine().engine, ChosenEngine::Xdp(_));
+    let found =
+        device::marked_names().unwrap_or_default().into_iter().filter_map(|name| Device::find(&name).ok());
+    found.filter(is_for_xdp).map(|device| device.name).collect()
 }
 
 /// The values of an option, each with its place on the command line.

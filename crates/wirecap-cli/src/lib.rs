@@ -1,5 +1,8 @@
 //! The `wirecap` command: records, counts, forwards and sends packets, and the lab.
 
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 #[macro_use]
 mod output;
 
@@ -12,6 +15,7 @@ mod completions;
 mod config;
 mod control;
 mod count;
+mod dedicate;
 mod demo;
 mod devices;
 mod doctor;
@@ -69,6 +73,7 @@ use wirecap_units::size;
   sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
   sudo wirecap count -i eth1                            packets and bytes per ring, live
   sudo wirecap forward eth1 eth2                        a bump in the wire
+  sudo wirecap dedicate eth1                            a SPAN or TAP port: auto selects xdp
   wirecap doctor eth1                                   find settings that lose packets
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").")]
@@ -97,6 +102,8 @@ enum Command {
     Top(top::Arguments),
     #[command(short_flag = 'D')]
     Devices(devices::Arguments),
+    Dedicate(dedicate::Arguments),
+    Release(dedicate::ReleaseArguments),
     Doctor(doctor::Arguments),
     Generate(generate::Arguments),
     Replay(replay::Arguments),
@@ -204,6 +211,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Events(arguments) => ask::events(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Devices(arguments) => devices::run(&arguments),
+        Command::Dedicate(arguments) => dedicate::run(&arguments),
+        Command::Release(arguments) => dedicate::release(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Generate(arguments) => generate::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),

@@ -521,11 +521,16 @@ mod tests {
             total: account,
             duration: Duration::ZERO,
             rings: vec![ring],
+            interfaces: Vec::new(),
             ports: Vec::new(),
             recorded: None,
             lost_later: Vec::new(),
             device_drops: vec![Some(device)],
             unseen: Vec::new(),
+            counted: Vec::new(),
+            quiet_since: Vec::new(),
+            starved_wrong: false,
+            unreadable: None,
             warnings: Vec::new(),
         }
     }

@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 type Examples = &'static [(&'static str, &'static str)];
 
 /// By the names of the pages.
-const EXAMPLES: [(&str, Examples); 20] = [
+const EXAMPLES: [(&str, Examples); 22] = [
     (
         "wirecap",
         &[
@@ -45,6 +45,14 @@ const EXAMPLES: [(&str, Examples); 20] = [
             ),
         ],
     ),
+    (
+        "wirecap-dedicate",
+        &[
+            ("Set up a SPAN port:", "wirecap dedicate eth1"),
+            ("Make the settings of all dedicated ports again, after a boot:", "wirecap dedicate --restore"),
+        ],
+    ),
+    ("wirecap-release", &[("Use a port for the host again:", "wirecap release eth1")]),
     (
         "wirecap-count",
         &[

@@ -101,6 +101,11 @@ impl Merge {
         stepped
     }
 
+    /// From now on packets appear up to `delay` after they were stamped, and at most `held_max` packets are held back.
+    pub(crate) fn set_limits(&mut self, held_max: usize, delay: Duration) {
+        (self.held_max, self.delay) = (held_max, delay);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.held == 0
     }

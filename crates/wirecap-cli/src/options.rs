@@ -14,6 +14,7 @@ use crate::habits::{Habits, savefile};
 use crate::interfaces::Interfaces;
 use crate::output;
 use crate::progress;
+use crate::screen::announce;
 use crate::signals::stop_on_signals;
 use crate::size;
 
@@ -81,7 +82,7 @@ pub(crate) struct CaptureOptions {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = ENGINE)]
 pub(crate) struct EngineOptions {
-    /// auto: AF_XDP if the host does not use the interface, else AF_PACKET
+    /// auto: AF_XDP on an interface that is dedicated to capturing (wirecap dedicate) and not in use, else AF_PACKET
     #[arg(long, value_enum, default_value_t = EngineName::Auto)]
     engine: EngineName,
 
@@ -187,6 +188,15 @@ impl CaptureOptions {
         self.interfaces.sources.iter().map(|source| source.device().to_owned()).collect()
     }
 
+    /// Reports options that have no effect on a capture with one worker.
+    pub(crate) fn warn_of_one_worker(&self) {
+        if self.engine.threshold.is_some() {
+            announce(
+                "-T has no effect here: capture has one worker, whose rings no other worker can take over",
+            );
+        }
+    }
+
     /// The capture these options describe.
     fn builder(&self) -> CaptureBuilder {
         let source = match (&self.read, self.interfaces.sources.split_first()) {
@@ -281,12 +291,20 @@ impl EngineOptions {
 /// The ledger with its verdict as a JSON object.
 pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
     let mut json = serde_json::to_value(ledger)?;
+    let verdict = ledger.judge();
     json["lossless"] = ledger.is_lossless().into();
+    json["verdict"] = serde_json::json!({
+        "answer": verdict.word(),
+        "unknown": verdict.unknown,
+        "unchecked": verdict.unchecked,
+    });
     Ok(json)
 }
 
 /// Prints the final ledger, with warnings that were not printed at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
+    // No fault of the capture, so the verdict stays last.
+    warn(ledger.warnings.iter().filter(|warning| matches!(warning, Warning::OwnFrames { .. })));
     eprintln!("{ledger}");
     // The others were printed when the capture was opened.
     let is_news = |warning: &&Warning| {
@@ -326,7 +344,11 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
         wirecap::DEFAULT_SNAP_LEN => String::new(),
         bytes => format!(", {bytes} bytes kept of each packet"),
     };
-    let begin = format!("{purpose} {}: {rings}", interface.device.name);
+    let now = capture.seen_interfaces().filter(|_| interface.device.is_all()).map(|seen| {
+        let up = seen.list().iter().filter(|seen| seen.up).count() as u64;
+        format!(" ({} now)", size::count_of(up, "interface", "interfaces"))
+    });
+    let begin = format!("{purpose} {}{}: {rings}", interface.device.name, now.unwrap_or_default());
     let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages, posted, link_wait, .. } => {

@@ -49,14 +49,13 @@ pub(crate) fn unless_reader_ended(outcome: io::Result<()>) -> Result<(), Failure
 
 /// The outcome of writing a savefile. A reader that closes the pipe is its usual end, not an error.
 pub(crate) fn unless_broken_pipe(outcome: Result<(), Failure>) -> Result<(), Failure> {
-    match outcome {
-        Err(Failure::Failed(error))
-            if matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. })) =>
-        {
-            Ok(())
-        }
-        outcome => outcome,
-    }
+    if is_broken_pipe(&outcome) { Ok(()) } else { outcome }
+}
+
+/// Whether the reader of a savefile has closed the pipe.
+pub(crate) fn is_broken_pipe(outcome: &Result<(), Failure>) -> bool {
+    let Err(Failure::Failed(error)) = outcome else { return false };
+    matches!(error.downcast_ref(), Some(WriteError::BrokenPipe { .. }))
 }
 
 /// A terminal shows nothing of a savefile.

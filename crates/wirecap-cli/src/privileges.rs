@@ -1,26 +1,27 @@
 //! `--user`: the process that processes packets has no privileges. A second process, `wirecap broker`, keeps them and makes
 //! privileged calls.
 
-use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{self, Path};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use clap::Args;
 use rustix::fs::{Access, access};
 use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
-use wirecap::device::KernelVersion;
+use wirecap::Source;
 use wirecap::filter::Libpcap;
-use wirecap::filter::opener::set_opener;
-use wirecap_broker::{Broker, Confinement, Landlocked, Terms, User};
+use wirecap::privileged::{interface_and_queues, set_hooks, set_opener};
+use wirecap_broker::{Broker, Confinement, Landlocked, Permitted, Terms, User, refuse_inspection};
 use wirecap_recorder::{Launch, Pattern, refuse_busy};
 
 use crate::advice;
 use crate::failure::Failure;
 use crate::output;
+use crate::signals;
 
 /// The user that records.
 #[derive(Debug, Clone, Default, Args)]
@@ -30,19 +31,18 @@ pub(crate) struct UserOption {
     ///
     /// The directory of the savefile must be writable by that user. The process that reads and writes packets has no
     /// capabilities, cannot open files outside that directory (Landlock; it may read /proc, /sys and the name service's
-    /// files), and is limited to the system calls that recording needs (seccomp). A second process keeps the privileges
-    /// for opening and reattaching interfaces.
+    /// files), and is limited to the system calls that recording needs (seccomp). With one savefile and no index, it cannot
+    /// read, rename or remove the other files of the directory. A second process keeps the privileges for opening and
+    /// reattaching interfaces.
     ///
     /// With -Z root, the capture keeps its privileges. [default when started as root: user wirecap, or else the owner of the
-    /// directory, if that user may write there; otherwise, and on kernels before 5.19, root]
+    /// directory, if that user may write there; otherwise root]
     #[arg(short = 'Z', long, value_name = "USER", conflicts_with = "read")]
     user: Option<String>,
 }
 
 /// The user of recordings on systems that have one.
 const USUAL: &str = "wirecap";
-/// Since this version maps are written to without a privilege.
-const KERNEL: KernelVersion = KernelVersion { major: 5, minor: 19 };
 
 /// The output of a recording.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +103,7 @@ impl UserOption {
     /// The user that records, if not the one that started this process.
     pub(crate) fn choose(&self, place: &Place<'_>) -> Result<Option<User>, Failure> {
         match self.user.as_deref() {
-            None if !geteuid().is_root() || !maps_need_no_privilege() => Ok(None),
+            None if !geteuid().is_root() => Ok(None),
             None => {
                 let user = usual(place);
                 if let Some(User { name, .. }) = &user {
@@ -138,11 +138,6 @@ fn named(name: &str, place: &Place<'_>) -> Result<User, Failure> {
     Ok(user)
 }
 
-fn maps_need_no_privilege() -> bool {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    KernelVersion::parse(&release).is_some_and(|version| version >= KERNEL)
-}
-
 /// The default user of recordings: the system's user for recording, or the owner of the directory, if that is not root
 /// and may write there.
 fn usual(place: &Place<'_>) -> Option<User> {
@@ -152,7 +147,11 @@ fn usual(place: &Place<'_>) -> Option<User> {
 }
 
 fn cannot_act(name: &str, error: &io::Error) -> Failure {
-    Failure::Failed(format!("cannot continue as user {name}: {error}").into())
+    let advice = match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run as root or grant CAP_SETUID and CAP_SETGID",
+        _ => "",
+    };
+    Failure::Failed(format!("cannot continue as user {name}: {error}{advice}").into())
 }
 
 fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
@@ -166,19 +165,22 @@ fn cannot_write(name: &str, place: &Place<'_>, error: &io::Error) -> Failure {
     Failure::Failed(format!("user {name} cannot write to {writable}: {error}{advice}").into())
 }
 
-/// Drops this process's privileges and continues as `user`. `interfaces` are all that may be captured, and `writable`
-/// is the only directory or device that may be written to. The privileged process runs `command` for complete files,
-/// and removes `sockets` at the end.
+/// Drops this process's privileges and continues as `user`. `interfaces` are all that may be captured, and only `place` may
+/// be written to; beside a file that `has_index`, other files are created. The privileged process runs `command` for complete
+/// files, and removes `sockets` at the end.
 pub(crate) fn drop_privileges(
     user: User,
-    interfaces: &[String],
-    writable: Option<&Path>,
+    interfaces: &[Source],
+    place: &Place<'_>,
+    has_index: bool,
     command: Option<&[String]>,
     sockets: &[&Path],
 ) -> Result<Broker, Failure> {
-    let writable = writable.map(path::absolute).transpose()?;
+    let writable = place.writable().map(path::absolute).transpose()?;
+    let named = interfaces.iter().filter(|source| !source.is_any());
     let terms = Terms {
-        interfaces: interfaces.iter().flat_map(|name| names_of(name)).collect(),
+        interfaces: named.filter_map(|source| permitted(source.device())).collect(),
+        any: interfaces.iter().any(Source::is_any),
         user: user.clone(),
         directory: writable.clone().unwrap_or_default(),
         command: command.map(<[String]>::to_vec),
@@ -189,15 +191,19 @@ pub(crate) fn drop_privileges(
     program.arg("broker").stdout(Stdio::null());
     let broker = Broker::start(program, &terms)
         .map_err(|error| Failure::Failed(format!("cannot start the privileged process: {error}").into()))?;
-    set_opener(Box::new(broker.clone())).expect("nothing was opened before");
-    // After the opener is set, because all objects are opened with it.
-    advice::look_before_privileges_drop(&terms.interfaces);
+    let names: Vec<String> = terms.interfaces.into_iter().map(|interface| interface.name).collect();
+    advice::look_before_privileges_drop(&names);
+    set_opener(Arc::new(broker.clone())).expect("privileges are dropped once");
+    set_hooks(Arc::new(broker.clone())).expect("privileges are dropped once");
     // Libraries cannot be loaded afterwards. Where libpcap is missing, the error comes when a filter needs it.
     let _ = Libpcap::get();
+    signals::make_pipe()?;
     let name = user.name.clone();
-    let landlocked = Confinement::recording(user, writable.as_deref())
-        .enter()
-        .map_err(|error| cannot_act(&name, &error))?;
+    let confinement = match (place, &writable) {
+        (Place::File(_), Some(directory)) if !has_index => Confinement::recording_one_file(user, directory),
+        _ => Confinement::recording(user, writable.as_deref()),
+    };
+    let landlocked = confinement.enter().map_err(|error| cannot_act(&name, &error))?;
     if landlocked != Landlocked::Fully {
         let much = if landlocked == Landlocked::Not { "no" } else { "not every" };
         eprintln!(
@@ -207,14 +213,10 @@ pub(crate) fn drop_privileges(
     Ok(broker)
 }
 
-/// The names that interfaces may have that are called so on the command line: `eth0@2` is a queue of `eth0`, unless it is an
-/// interface's name.
-fn names_of(text: &str) -> Vec<String> {
-    let whole = text.to_owned();
-    match text.rsplit_once('@') {
-        Some((name, _)) => vec![name.to_owned(), whole],
-        None => vec![whole],
-    }
+/// The interface and queues that are called so on the command line; none, if opening them will fail anyway.
+fn permitted(text: &str) -> Option<Permitted> {
+    let (name, queues) = interface_and_queues(text).ok()?;
+    Some(Permitted { name, queues })
 }
 
 /// Makes the broker run the command for complete files.
@@ -241,6 +243,8 @@ pub(crate) fn serve() -> Result<(), Failure> {
         flag::register(signal, std::sync::Arc::default())?;
     }
     let _ = rustix::thread::set_name(c"wirecap-broker");
+    // A user with capabilities can start a capture, and the broker is a process of that user.
+    refuse_inspection()?;
     let socket = io::stdin().as_fd().try_clone_to_owned()?;
     wirecap_broker::serve(socket)
         .map_err(|error| Failure::Failed(format!("the privileged process: {error}").into()))
@@ -252,7 +256,12 @@ mod tests {
 
     #[test]
     fn a_queue_is_of_an_interface() {
-        assert_eq!(names_of("eth0"), ["eth0"]);
-        assert_eq!(names_of("eth0@2-3"), ["eth0", "eth0@2-3"]);
+        let named = |text, queues| (permitted(text), Permitted { name: "eth0".to_owned(), queues });
+        for (found, expected) in
+            [named("eth0", None), named("eth0@2", Some(vec![2])), named("eth0@3,1-2", Some(vec![1, 2, 3]))]
+        {
+            assert_eq!(found, Some(expected));
+        }
+        assert_eq!(permitted("eth0@"), None);
     }
 }

@@ -113,10 +113,16 @@ impl Progress {
     /// Shows the progress of a capture if it is time.
     pub(crate) fn tick(&mut self, capture: &Capture) {
         let counts = || {
-            let total = capture.ledger().total;
+            // Not the ledger, which asks the devices: as long as the kernel adds or removes other interfaces they do not
+            // answer, and this thread records.
+            let (mut delivered, mut lost) = (0, 0);
+            for ring in 0..capture.ring_count() {
+                let tally = capture.tally(ring);
+                delivered += tally.delivered;
+                lost += tally.dropped;
+            }
             let waiting: u64 = capture.backlogs().into_iter().map(u64::from).sum();
-            let lost = total.dropped.total();
-            (total.delivered, format!(", {} waiting, {} lost", grouped(waiting), grouped(lost)))
+            (delivered, format!(", {} waiting, {} lost", grouped(waiting), grouped(lost)))
         };
         self.show("packets", counts);
     }

@@ -7,48 +7,65 @@ pub(crate) mod outlet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::savefile::{self, Record, Section, WriteError};
-use wirecap::{Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, Timestamp, Timestamps};
-use wirecap_recorder::{Pattern, refuse_busy};
+use wirecap::{
+    Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, SeenInterface, SeenInterfaces,
+    Timestamp, Timestamps,
+};
+use wirecap_recorder::{Answer, Pattern, refuse_busy};
 
 use crate::failure::Failure;
 use crate::output;
 use crate::signals;
 use options::Rules;
+use outlet::Described;
 
-/// The rules requested during the recording, until it applies them.
-static RULES: Mutex<Option<Rules>> = Mutex::new(None);
-static HAS_RULES: AtomicBool = AtomicBool::new(false);
+/// The request about rules that the recording has not taken yet. One thread makes requests, one at a time.
+static REQUEST: Mutex<Option<RulesRequest>> = Mutex::new(None);
+static HAS_REQUEST: AtomicBool = AtomicBool::new(false);
 
-/// Maximum wait until the recording applies changed rules, which it does at once unless the disk stalls.
-const RULES_PATIENCE: Duration = Duration::from_secs(1);
-
-fn rules() -> MutexGuard<'static, Option<Rules>> {
-    RULES.lock().unwrap_or_else(PoisonError::into_inner)
+/// A request about the rules for files, in two steps: another thread can change the filter between them, so that both change
+/// or neither.
+#[derive(Debug)]
+pub(crate) struct RulesRequest {
+    pub(crate) step: RulesStep,
+    pub(crate) rules: Rules,
+    pub(crate) answer: Answer,
 }
 
-/// Requests other rules for the files, and waits for a limited time until they apply.
-pub(crate) fn change_rules(rules: Rules) {
-    *self::rules() = Some(rules);
-    HAS_RULES.store(true, Ordering::Release);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RulesStep {
+    /// Whether the recording can obey the rules. Changes nothing.
+    Check,
+    /// From now on it obeys them.
+    Apply,
+}
+
+fn request() -> MutexGuard<'static, Option<RulesRequest>> {
+    REQUEST.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Passes a request to the recording. Replaces a request that the recording has not taken: its answer is dropped.
+pub(crate) fn request_rules(request: RulesRequest) {
+    let mut place = self::request();
+    *place = Some(request);
+    HAS_REQUEST.store(true, Ordering::Release);
+    drop(place);
     signals::wake_for_request();
-    let deadline = Instant::now() + RULES_PATIENCE;
-    while HAS_RULES.load(Ordering::Acquire) && Instant::now() < deadline {
-        thread::sleep(Duration::from_millis(2));
-    }
 }
 
-/// Calls `change` with the rules requested since the last call, if any.
-pub(crate) fn with_changed_rules<E>(change: impl FnOnce(&Rules) -> Result<(), E>) -> Result<(), E> {
-    if !HAS_RULES.load(Ordering::Relaxed) {
+/// Calls `obey` with the request that was made since the last call, if any.
+pub(crate) fn with_request<E>(obey: impl FnOnce(RulesRequest) -> Result<(), E>) -> Result<(), E> {
+    if !HAS_REQUEST.load(Ordering::Relaxed) {
         return Ok(());
     }
-    let outcome = rules().take().map_or(Ok(()), |rules| change(&rules));
-    HAS_RULES.store(false, Ordering::Release);
-    outcome
+    let mut place = request();
+    let request = place.take();
+    HAS_REQUEST.store(false, Ordering::Release);
+    drop(place);
+    request.map_or(Ok(()), obey)
 }
 
 /// This program on this host.
@@ -75,7 +92,27 @@ pub(crate) fn interface(interface: &Interface, timestamps: Timestamps) -> savefi
     }
 }
 
-/// Each interface's counts since `started`. `interfaces` has the number of rings of each interface.
+/// The interfaces of `capture` that a file describes before its first packet.
+pub(crate) fn described(capture: &Capture, timestamps: Timestamps) -> Described {
+    let named = capture.named_interfaces().map(|interface| self::interface(interface, timestamps)).collect();
+    let any = AnyForm::of(capture, timestamps);
+    let of_any =
+        any.map_or_else(Vec::new, |any| any.seen.list().iter().map(|seen| any.describe(seen)).collect());
+    Described { named, of_any }
+}
+
+/// The counts since `started` of all interfaces that were not named. What the rings lost is not known by interface.
+pub(crate) fn counts_of_any(started: Timestamp, ledger: &Ledger) -> Vec<savefile::Statistics> {
+    let counts = ledger.interfaces.iter().map(|interface| savefile::Statistics {
+        start: Some(started),
+        end: Some(now()),
+        delivered: Some(interface.delivered),
+        ..savefile::Statistics::default()
+    });
+    counts.collect()
+}
+
+/// The counts since `started` of each interface that was named. `interfaces` has the number of rings of each.
 pub(crate) fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<savefile::Statistics> {
     let mut rings = ledger.rings.iter();
     let counts = interfaces.iter().enumerate().map(|(interface, &ring_count)| {
@@ -148,14 +185,52 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 pub(crate) struct Form {
     /// Whether an interface has one receive queue, by the interface's index. A simulated capture has no interfaces.
     one_queue: Vec<bool>,
+    /// The form of packets of all interfaces, if these are captured.
+    any: Option<AnyForm>,
+}
+
+/// The form of packets of interfaces that the capture does not name.
+#[derive(Debug)]
+struct AnyForm {
+    seen: SeenInterfaces,
+    /// What all of their descriptions have in common.
+    common: savefile::Interface,
+}
+
+impl AnyForm {
+    fn of(capture: &Capture, timestamps: Timestamps) -> Option<Self> {
+        let all = capture.interfaces().iter().find(|interface| interface.device.is_all())?;
+        Some(Self { seen: capture.seen_interfaces()?, common: interface(all, timestamps) })
+    }
+
+    fn describe(&self, seen: &SeenInterface) -> savefile::Interface {
+        savefile::Interface {
+            name: Some(seen.name.clone()),
+            link_type: seen.link_type,
+            ..self.common.clone()
+        }
+    }
 }
 
 impl Form {
     /// The form for the packets of `capture`. The queue of an interface that had only one when it was opened is not recorded:
     /// it says nothing, and takes twelve bytes of each packet in pcapng.
-    pub(crate) fn of(capture: &Capture) -> Self {
+    pub(crate) fn of(capture: &Capture, timestamps: Timestamps) -> Self {
         let has_one = |interface: &Interface| interface.device.rx_queues <= 1;
-        Self { one_queue: capture.interfaces().iter().map(has_one).collect() }
+        let any = AnyForm::of(capture, timestamps);
+        Self { one_queue: capture.interfaces().iter().map(has_one).collect(), any }
+    }
+
+    /// Whether some packets are of interfaces that the capture does not name.
+    #[inline]
+    pub(crate) fn has_any(&self) -> bool {
+        self.any.is_some()
+    }
+
+    /// The description of the interface with this number: see [`Packet::seen_interface`].
+    pub(crate) fn describe(&self, number: usize) -> savefile::Interface {
+        let described = self.any.as_ref().and_then(|any| Some(any.describe(&any.seen.get(number)?)));
+        described.unwrap_or_default()
     }
 
     /// The record of a packet in `chunk`.

@@ -16,7 +16,7 @@ use wirecap_testbed::{Counters, Interface, Namespace, SetupError};
 use crate::failure::Failure;
 use crate::output;
 use crate::sending::{
-    PlayReport, SpreadOptions, Via, Watch, check_queues, counted, find, mac, takes_xdp_frames,
+    Fate, PlayReport, SpreadOptions, Via, Watch, check_queues, find, mac, takes_xdp_frames,
 };
 use crate::signals::Interruption;
 use crate::size;
@@ -205,7 +205,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             interface: &interface.name,
             of: Some(arguments.file.display().to_string()),
             via,
-            counted: counted(&mut counters, played.frames()),
+            fate: Fate::of(played.frames(), &mut counters),
             played: &played,
         },
         reading: recording.reading(),
@@ -217,7 +217,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let nothing_sent = report.nothing_sent(&arguments.file);
     match recording.into_error() {
         Some(error) => Err(arguments.unreadable(error)),
-        None => watched.and(nothing_sent),
+        None => watched.and(nothing_sent).and(report.sending.fate.check(&interface.name)),
     }
 }
 

@@ -79,8 +79,8 @@ impl SpreadOptions {
 const GLANCE: Duration = Duration::from_millis(20);
 /// Longest time between two looks at the interface.
 const PRESENCE_INTERVAL: Duration = Duration::from_millis(200);
-/// The time within which an interface's counters show sent frames.
-const COUNTERS_DELAY: Duration = Duration::from_millis(500);
+/// The time within which an interface's counters show sent frames: drivers such as igb read the device's every two seconds.
+const COUNTERS_DELAY: Duration = Duration::from_millis(2500);
 
 /// Looks up the interface, and rejects one that cannot send.
 pub(crate) fn find(name: &str) -> Result<Device, Failure> {
@@ -96,10 +96,11 @@ pub(crate) fn find(name: &str) -> Result<Device, Failure> {
     Ok(device)
 }
 
-/// Whether the interface reports that it accepts frames made inside the kernel: a veth does so only while its
-/// peer has an XDP program or GRO, and otherwise loses them uncounted. Older kernels do not report it.
+/// Whether the interface reports that it accepts frames made inside the kernel. A veth does so only while its peer has an
+/// XDP program or GRO, and many drivers only while they have one; otherwise they lose such frames uncounted. Kernels before
+/// 6.3 do not report it.
 pub(crate) fn takes_xdp_frames(device: &Device) -> bool {
-    device.xdp.is_none_or(|support| support.features.contains(XdpFeatures::NDO_XMIT))
+    device.xdp.is_some_and(|support| support.features.contains(XdpFeatures::NDO_XMIT))
 }
 
 /// Rejects more queues than the interface can send on.
@@ -175,19 +176,88 @@ impl Watch<'_> {
 /// The interface's counters for the frames handed to it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
-    /// Sent or lost.
-    pub(crate) frames: u64,
+    /// Sent, by whichever process.
+    sent: u64,
     /// Lost at the interface: on a veth, frames for which the other end had no room.
-    pub(crate) lost: u64,
+    lost: u64,
+}
+
+/// What became of the frames that were handed to an interface.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fate {
+    /// How many there were.
+    pub(crate) handed_over: u64,
+    /// By the interface; `None` if it is gone.
+    pub(crate) counted: Option<Counted>,
+}
+
+impl Fate {
+    /// Waits until the interface's counters include `handed_over` frames, if they ever do.
+    pub(crate) fn of(handed_over: u64, counters: &mut Counters) -> Self {
+        Self { handed_over, counted: counted(counters, handed_over) }
+    }
+
+    /// The frames that the interface has sent, by its own count; if it is gone, those that the kernel accepted.
+    pub(crate) fn sent(&self) -> u64 {
+        self.counted.map_or(self.handed_over, |counted| counted.sent.min(self.handed_over))
+    }
+
+    /// The frames that the interface reports as sent or lost.
+    pub(crate) fn counted_by_interface(&self) -> Option<u64> {
+        self.counted.map(|counted| counted.sent + counted.lost)
+    }
+
+    pub(crate) fn lost_by_interface(&self) -> Option<u64> {
+        self.counted.map(|counted| counted.lost)
+    }
+
+    /// An error if there were frames, and the interface has sent none of them.
+    pub(crate) fn check(&self, interface: &str) -> Result<(), Failure> {
+        if self.handed_over == 0 || self.sent() > 0 {
+            return Ok(());
+        }
+        let frames = grouped(self.handed_over);
+        let message =
+            format!("{interface} sent none of the {frames} frames, although the kernel accepted them");
+        Err(Failure::Failed(message.into()))
+    }
+
+    /// Writes how many frames were lost or are missing, if any, each in a line.
+    pub(crate) fn write_missing(&self, f: &mut fmt::Formatter<'_>, interface: &str, via: Via) -> fmt::Result {
+        let Some(Counted { sent, lost }) = self.counted else {
+            return writeln!(f, "{interface} is gone: whether it sent the frames is not known");
+        };
+        if lost > 0 {
+            let lost = grouped(lost);
+            writeln!(f, "{interface} lost {lost} of them: on a veth, the peer is down or its ring was full")?;
+        }
+        let missing = self.handed_over.saturating_sub(sent + lost);
+        if missing > 0 {
+            write!(f, "{} of them are missing in the counters of {interface}", grouped(missing))?;
+            if via == Via::Kernel {
+                write!(f, ": it or its peer may not accept XDP frames; try --via xdp")?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+
+    /// `500 frames`, or `3 of 500 frames`.
+    pub(crate) fn frames(&self) -> String {
+        match (grouped(self.sent()), grouped(self.handed_over)) {
+            (sent, all) if sent == all => format!("{sent} frames"),
+            (sent, all) => format!("{sent} of {all} frames"),
+        }
+    }
 }
 
 /// The interface's counts, once they include all frames handed to it; `None` if it is gone.
-pub(crate) fn counted(counters: &mut Counters, frames: u64) -> Option<Counted> {
+fn counted(counters: &mut Counters, frames: u64) -> Option<Counted> {
     let deadline = Instant::now() + COUNTERS_DELAY;
     loop {
         let grown = counters.since_start().ok()?;
         if grown.handed_over() >= frames || Instant::now() >= deadline {
-            return Some(Counted { frames: grown.handed_over(), lost: grown.tx_dropped });
+            return Some(Counted { sent: grown.tx_packets, lost: grown.tx_dropped });
         }
         thread::sleep(GLANCE);
     }
@@ -213,8 +283,7 @@ pub(crate) struct PlayReport<'a> {
     pub(crate) of: Option<String>,
     pub(crate) via: Via,
     pub(crate) played: &'a Played,
-    /// Nothing if the interface is gone.
-    pub(crate) counted: Option<Counted>,
+    pub(crate) fate: Fate,
 }
 
 impl PlayReport<'_> {
@@ -232,13 +301,14 @@ impl PlayReport<'_> {
         json!({
             "interface": self.interface,
             "via": self.via.to_string(),
-            "frames": played.frames(),
+            "frames": self.fate.sent(),
+            "handed_over": self.fate.handed_over,
             "bytes": played.bytes,
             "duration_s": played.duration.as_secs_f64(),
-            "frames_per_s": per_second(played.frames(), played.duration),
+            "frames_per_s": per_second(self.fate.sent(), played.duration),
             "bits_per_s": per_second(played.bytes * 8, played.duration),
-            "counted_by_interface": self.counted.map(|counted| counted.frames),
-            "lost_by_interface": self.counted.map(|counted| counted.lost),
+            "counted_by_interface": self.fate.counted_by_interface(),
+            "lost_by_interface": self.fate.lost_by_interface(),
             "lateness_us": lateness,
             "queues": played.queues.iter().enumerate().map(queue).collect::<Vec<_>>(),
         })
@@ -254,28 +324,16 @@ impl fmt::Display for PlayReport<'_> {
                 writeln!(f, "queue {queue}: {} frames", grouped(*frames))?;
             }
         }
-        let counted = self.counted.unwrap_or(Counted { frames: 0, lost: 0 });
-        if counted.lost > 0 {
-            let lost = grouped(counted.lost);
-            writeln!(f, "{interface} lost {lost} of them: on a veth, the peer is down or its ring was full")?;
-        }
-        let unknown = played.frames().saturating_sub(counted.frames);
-        if unknown > 0 {
-            write!(f, "{interface}'s counters miss {} of them", grouped(unknown))?;
-            if self.via == Via::Kernel {
-                write!(f, ": the peer may not receive XDP frames; try --via xdp")?;
-            }
-            writeln!(f)?;
-        }
+        self.fate.write_missing(f, interface, self.via)?;
         if let Some(late) = played.lateness {
             let (median, most, max) = (late.median, late.percentile_99, late.max);
             writeln!(f, "late by {median:.1?} (median), {most:.1?} (99th percentile), {max:.1?} (maximum)")?;
         }
-        write!(f, "sent {} frames", grouped(played.frames()))?;
+        write!(f, "sent {}", self.fate.frames())?;
         if let Some(of) = &self.of {
             write!(f, " of {of}")?;
         }
-        let rate = size::human_rate(per_second(played.frames(), played.duration));
+        let rate = size::human_rate(per_second(self.fate.sent(), played.duration));
         let bit_rate = size::human_rate(per_second(played.bytes * 8, played.duration));
         let seconds = played.duration.as_secs_f64();
         write!(f, " on {interface} in {seconds:.2} s, {rate}frames/s, {bit_rate}bit/s, via {}", self.via)

@@ -81,14 +81,11 @@ pub(crate) fn ready() {
     tell("READY=1");
 }
 
-/// Runs `change`, for which the manager waits.
-pub(crate) fn reloading<T>(change: impl FnOnce() -> T) -> T {
+/// A reload begins; [`ready`] ends it.
+pub(crate) fn reloading() {
     let now = clock_gettime(ClockId::Monotonic);
     let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
     tell(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
-    let outcome = change();
-    ready();
-    outcome
 }
 
 /// The end begins.

@@ -1,5 +1,7 @@
 //! `wirecap show`: decodes packets with an installed decoder.
 
+mod flags;
+
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
@@ -15,11 +17,13 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 use crate::signals::Interruption;
+use flags::Flags;
 
 /// Decode packets, live or from a file, with tcpdump or tshark
 ///
-/// All arguments after this command's own options are passed to the decoder: its options and, for tcpdump, a filter
-/// expression. Example: wirecap show -i eth0 -nn -v port 53
+/// After this command's own options come those of the decoder and, for tcpdump, a filter expression. Of these, -Q, -s, -p and
+/// -B (tshark: -f, -s, -p and -B) apply to the capture. Other options of a capture are rejected. Packets are shown when they
+/// arrive. Example: wirecap show -i eth0 -nn -v -Q in port 53
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Interface, or some of its receive queues, as in wirecap capture
@@ -92,6 +96,12 @@ fn is_executable(path: &Path) -> bool {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (decoder, program) = Decoder::installed(arguments.with)?;
+    let mut flags =
+        Flags::divide(decoder, &arguments.flags, arguments.read.is_some()).map_err(Failure::Usage)?;
+    if let (Some(own), Some(other)) = (&arguments.filter, &flags.filter) {
+        return Err(Failure::Usage(format!("two filters: {own:?} and {other:?}; join them with and")));
+    }
+    flags.filter = flags.filter.or_else(|| arguments.filter.clone());
     // A signal ends the capture, and the decoder shows the rest. Without a capture, it ends the decoder.
     let first = Arc::new(OnceLock::new());
     let named = Arc::clone(&first);
@@ -104,10 +114,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     };
     let is_standard_input = arguments.read.as_deref() == Some(Path::new("-"));
     let mut source = None;
-    let input = match is_standard_input && arguments.filter.is_none() {
+    let is_direct = is_standard_input && flags.filter.is_none() && flags.of_capture.is_empty();
+    let input = match is_direct {
         true => Stdio::inherit(),
         false => {
-            let (capture, packets) = packets(arguments, is_standard_input)?;
+            let (capture, packets) = packets(arguments, decoder, &flags, is_standard_input)?;
             begin_with(&capture);
             // A second descriptor, so that the capture can write until it has ended.
             source = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
@@ -122,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
-    let mut decoding = decoding.args(&arguments.flags).spawn().map_err(failed)?;
+    let mut decoding = decoding.args(&flags.of_decoder).spawn().map_err(failed)?;
     begin_with(&decoding);
     let status = decoding.wait()?;
     let captured = source.map(|(capture, packets)| end(capture, packets)).transpose()?.flatten();
@@ -141,11 +152,22 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 }
 
 /// This program, which writes the packets to a pipe.
-fn packets(arguments: &Arguments, is_standard_input: bool) -> Result<(Child, ChildStdout), Failure> {
+fn packets(
+    arguments: &Arguments,
+    decoder: Decoder,
+    flags: &Flags,
+    is_standard_input: bool,
+) -> Result<(Child, ChildStdout), Failure> {
     let mut capture = Command::new(env::current_exe()?);
     capture.args(["capture", "-w", "-"]).stdout(Stdio::piped());
     if let Some(interface) = &arguments.interface {
-        capture.args(["-i", interface]);
+        // Each packet at once: a person waits for it.
+        capture.args(["-U", "-i", interface]);
+    }
+    capture.args(&flags.of_capture);
+    if arguments.interface.as_deref() == Some("any") && decoder == Decoder::Tcpdump {
+        // tcpdump ends at an interface of another link type; a pcap file has none.
+        capture.args(["--format", "pcap"]);
     }
     if let Some(engine) = &arguments.engine {
         capture.args(["--engine", engine]);
@@ -161,7 +183,7 @@ fn packets(arguments: &Arguments, is_standard_input: bool) -> Result<(Child, Chi
             capture.stdin(Stdio::null());
         }
     }
-    if let Some(filter) = &arguments.filter {
+    if let Some(filter) = &flags.filter {
         capture.args(["--", filter]);
     }
     let mut child = capture.spawn()?;

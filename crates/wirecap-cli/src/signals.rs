@@ -1,7 +1,9 @@
 //! Signals: Ctrl-C, SIGTERM and SIGHUP (unless a recording has several files) end a command cleanly, a second one ends the process at
 //! once or skips work that can be done later, SIGUSR1 prints statistics, and no other signal that users of tcpdump send ends a command.
 
-use std::io;
+use std::io::{self, Read};
+use std::iter;
+use std::os::unix::net::UnixStream;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -10,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::flag;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 use wirecap::Stopper;
 
 use crate::events::{self, Kind};
@@ -137,13 +140,32 @@ type End = Box<dyn FnOnce() + Send>;
 /// Removed by the first request for the end.
 static END: Mutex<Option<End>> = Mutex::new(None);
 
+/// The two ends of the pipe through which signals arrive, if it was made before the signals are watched for.
+static PIPE: Mutex<Option<(UnixStream, UnixStream)>> = Mutex::new(None);
+
+/// Makes the pipe through which signals arrive, which a process without privileges cannot make.
+pub(crate) fn make_pipe() -> io::Result<()> {
+    *PIPE.lock().unwrap_or_else(PoisonError::into_inner) = Some(UnixStream::pair()?);
+    Ok(())
+}
+
+/// Waits for the next signals.
+fn next_signals(delivery: &mut SignalDelivery<UnixStream, SignalOnly>) -> impl Iterator<Item = i32> {
+    // A byte announces signals. It may be that of signals that were already returned.
+    let _interrupted = delivery.get_read().read(&mut [0]);
+    delivery.pending()
+}
+
 /// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
 fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;
+    let pipe = PIPE.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (read, write) = pipe.map_or_else(UnixStream::pair, Ok)?;
+    let signals = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];
+    let mut delivery = SignalDelivery::with_pipe(read, write, SignalOnly, signals)?;
     *END.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(end));
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         let mut requests = Requests::default();
-        for signal in signals.forever() {
+        for signal in iter::from_fn(|| Some(next_signals(&mut delivery).collect::<Vec<_>>())).flatten() {
             if signal == SIGUSR1 {
                 wake_for_request();
                 continue;

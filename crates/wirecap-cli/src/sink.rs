@@ -5,9 +5,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ struct State {
     completed: AtomicU64,
     indexed: AtomicU64,
     to_index: AtomicU64,
+    /// The first and the last complete file.
+    ends: Mutex<Option<(PathBuf, PathBuf)>>,
 }
 
 impl Writing {
@@ -67,6 +69,7 @@ impl Writing {
             completed,
             indexed,
             to_index,
+            ends: Mutex::default(),
         }))
     }
 
@@ -117,8 +120,22 @@ impl Writing {
         [completed, indexed, to_index].map(|count| count.load(Ordering::Relaxed))
     }
 
+    /// The names of the complete files: of one, or of the first and the last one. Without any, the name of the output.
+    pub(crate) fn names(&self) -> String {
+        let ends = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*ends {
+            None => self.0.name.clone(),
+            Some((first, last)) if first == last => first.display().to_string(),
+            Some((first, last)) => format!("{} ... {}", first.display(), last.display()),
+        }
+    }
+
     /// Records that another file is complete; `waits_for_index`: whether it will be indexed.
-    pub(crate) fn complete_file(&self, waits_for_index: bool) {
+    pub(crate) fn complete_file(&self, path: &Path, waits_for_index: bool) {
+        let mut ends = self.0.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = ends.take().map_or_else(|| path.to_owned(), |(first, _)| first);
+        *ends = Some((first, path.to_owned()));
+        drop(ends);
         self.0.completed.fetch_add(1, Ordering::Relaxed);
         self.0.to_index.fetch_add(waits_for_index.into(), Ordering::Relaxed);
     }
@@ -172,6 +189,10 @@ impl<S: Sink> Sink for TimedSink<S> {
 
     fn take_back(&mut self, byte_count: usize) -> io::Result<bool> {
         self.sink.take_back(byte_count)
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<bool> {
+        self.sink.rewrite(offset, bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -362,7 +362,9 @@ const LAID_OVER: &[&str] = &[
 impl World {
     fn new(host: &Value) -> Self {
         let namespace = Namespace::new().unwrap();
-        let pair = VethPair::new((&namespace, "a0"), (&namespace, "eth1"), 4, 1500).unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "eth1"), 4, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let world = Self { namespace, folder, pair };
         world.lay(host);

@@ -309,8 +309,8 @@ fn litter(folder: &Path, victim: &Path, begun: &Barrier, stop: &AtomicBool) {
     let mut locks = Vec::new();
     for round in 0_usize.. {
         for number in 1..40 {
-            for (kind, suffix) in ["", ".part", "-1", "-1.part"].into_iter().enumerate() {
-                let path = folder.join(format!("t-{number:05}.pcap{suffix}"));
+            for (kind, suffix) in [".pcap", ".pcap.part", "-1.pcap", "-1.pcap.part"].into_iter().enumerate() {
+                let path = folder.join(format!("t-{number:05}{suffix}"));
                 // Existing files of the recording cannot be removed.
                 let _ = fs::remove_file(&path);
                 let _ = put(&path, round + number + kind);

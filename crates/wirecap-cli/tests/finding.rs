@@ -437,6 +437,34 @@ fn packets_are_shown_as_they_are_found() {
     assert_eq!(String::from_utf8_lossy(&finished.stdout).lines().count(), 5);
 }
 
+/// tcpdump ignores these flags if it reads packets from a pipe.
+#[test]
+fn direction_and_snap_length_of_what_is_shown_are_those_of_the_capture() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for (namespace, interface, address) in
+        [(&bed.sender, "a0", "10.99.0.1/24"), (&bed.receiver, "a1", "10.99.0.2/24")]
+    {
+        let add = || Command::new("ip").args(["address", "add", address, "dev", interface]).status().unwrap();
+        assert!(namespace.run_in(add).unwrap().success());
+    }
+    let arguments = ["show", "-i", "a1", "-nq", "-Q", "in", "-s36", "-c", "5", "icmp"];
+    let mut running = bed.start(Command::new(WIRECAP).args(arguments));
+    running.wait_for("capturing");
+    let mut ping = Command::new("ping");
+    ping.args(["-q", "-c", "20", "-i", "0.2", "-s", "200", "10.99.0.1"]);
+    let pinged = bed.run(&mut ping);
+    let finished = running.finish();
+    pinged.assert_success();
+    finished.assert_success();
+    let lines = String::from_utf8_lossy(&finished.stdout).into_owned();
+    let is_reply = |line: &str| line.contains("10.99.0.1 > 10.99.0.2") && line.contains("[|icmp]");
+    assert_eq!(lines.lines().filter(|line| is_reply(line)).count(), 5, "{lines}");
+    assert_eq!(lines.lines().count(), 5, "{lines}");
+}
+
 #[test]
 fn a_decoder_that_has_shown_enough_ends_the_capture_of_continuing_traffic() {
     if !privileged() {

@@ -215,6 +215,27 @@ fn frames_for_a_peer_without_xdp_are_sent_by_af_xdp_or_reported_as_missing() {
     assert!(finished.stderr.contains("--via xdp"), "{finished:#?}");
 }
 
+/// The kernel accepts frames for an interface that does not send them.
+#[test]
+fn frames_that_the_interface_does_not_send_are_not_reported_as_sent() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    bed.pair.receiver.set_up(false).unwrap();
+    for way in ["--via kernel", "--via xdp", "--model even"] {
+        let mut counters = Counters::of(bed.sender()).unwrap();
+        let finished = generate(&bed, &format!("-c 500 {way} --json"));
+        assert_eq!(counters.since_start().unwrap().tx_packets, 0, "{way}");
+        assert_eq!(finished.status, Some(1), "{way}: {finished:#?}");
+        let none = "a0 sent none of the 500 frames, although the kernel accepted them";
+        for words in ["sent 0 of 500 frames", none] {
+            assert!(finished.stderr.contains(words), "{way}: {finished:#?}");
+        }
+        assert!(finished.stdout.contains("\"frames\":0,"), "{way}: {finished:#?}");
+    }
+}
+
 #[test]
 fn a_rate_is_not_exceeded_and_a_duration_ends_it() {
     if !privileged() {

@@ -155,7 +155,8 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
         return;
     }
     for engine in ENGINES {
-        for mode in [&[][..], &["-T", "30", "-x", "5"]] {
+        // A worker processes 10,000 packets/s, a small part of the load even if a busy machine sends it slowly.
+        for mode in [&[][..], &["-T", "30", "-x", "20", "--cost", "100000"]] {
             let desk = Desk::of_engine(engine, 2);
             let socket = desk.file("http.sock");
             let command = if mode.is_empty() { "count" } else { "handle" };
@@ -172,8 +173,8 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             let socket = Path::new(&socket);
             assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o660);
             let mut generator = desk.bed.generator();
-            // A skewed load, so that buddies help in advanced mode.
-            let loads = [Load::new(0, 60_000).per_second(60_000), Load::new(1, 12_000).per_second(12_000)];
+            // A skewed load, of which buddies take a part in advanced mode, and packets are lost.
+            let loads = [Load::new(0, 150_000).per_second(100_000), Load::new(1, 30_000).per_second(20_000)];
             let run = generator.start(&loads).unwrap();
             let (mut scrapes, mut offered) = (0, 0);
             while !run.is_finished() {
@@ -203,6 +204,12 @@ fn each_scrape_under_load_conserves_packets_and_the_last_one_is_the_final_ledger
             let [offloaded, helped] = ["ring_chunks_offloaded", "worker_chunks_helped"]
                 .map(|name| sum(&samples(&text), &format!("wirecap_{name}_total"), ""));
             assert_eq!(offloaded, helped, "{text}");
+            if !mode.is_empty() {
+                let [delivered, offered] = ["delivered", "offered"].map(|count| number(&ledger[count]));
+                // The pools of the engine `packet` have room for many more short frames.
+                let has_lost = delivered < offered || engine == "packet";
+                assert!(offloaded > 0.0 && has_lost, "the load was harmless: {ledger}");
+            }
             assert!(!socket.exists(), "the socket stays");
         }
     }
@@ -628,7 +635,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
         return;
     }
     let desk = Desk::new(2);
-    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "5", "--json", "udp"];
+    let arguments = ["handle", "-i", "a1", "-M", "64", "-R", "32", "-T", "30", "-x", "20", "--json", "udp"];
     let (running, port) = serving(&desk, &arguments);
     let rules = fs::canonicalize(PathBuf::from(CONTRIB).join("prometheus/wirecap.rules.yml")).unwrap();
     let config = serde_json::json!({
@@ -655,7 +662,7 @@ fn prometheus_scrapes_under_load_and_has_the_final_ledger() {
             .is_ok_and(|answer| answer["data"]["result"][0]["value"][1] == "1")
     });
     let mut generator = desk.bed.generator();
-    let loads = [Load::new(0, 100_000).per_second(50_000), Load::new(1, 20_000).per_second(10_000)];
+    let loads = [Load::new(0, 150_000).per_second(75_000), Load::new(1, 30_000).per_second(15_000)];
     let sent: u64 = generator.send(&loads).unwrap().iter().map(|sent| sent.frames).sum();
     wait_until("all packets are accounted for", || {
         let status = desk.status("a1");

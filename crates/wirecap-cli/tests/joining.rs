@@ -277,6 +277,7 @@ fn joining_needs_a_privilege_that_is_named() {
     assert_delivered(&second.interrupt(), 200);
     // wirecap's program is gone, and wirecap cannot join a foreign one.
     let foreign = bed.attach_foreign();
-    bed.run(&mut unprivileged("", "a1@1")).assert_refused(1, &["another XDP program is attached"]);
+    let mut refused = unprivileged("", "a1@1");
+    bed.run(refused.args(["--engine", "xdp"])).assert_refused(1, &["another XDP program is attached"]);
     drop(foreign);
 }

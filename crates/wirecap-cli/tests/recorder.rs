@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
@@ -43,6 +44,16 @@ fn packets(file: &Path) -> Vec<Vec<u8>> {
         packets.push(record.data.to_vec());
     }
     packets
+}
+
+/// The times of a file's packets, in nanoseconds.
+fn times(file: &Path) -> Vec<u64> {
+    let mut reader = Reader::open(file).unwrap();
+    let mut times = Vec::new();
+    while let Some(record) = reader.next_record().unwrap() {
+        times.push(record.timestamp.unwrap().unix_nanos());
+    }
+    times
 }
 
 fn all_packets(directory: &Path) -> Vec<Vec<u8>> {
@@ -98,6 +109,73 @@ fn the_files_together_have_every_sent_packet_and_none_exceeds_the_limit() {
             );
             assert!(compressed || tcpdump(file, &[]).1, "{}", file.display());
         }
+    }
+}
+
+/// In real seconds, because the clock also ends files: the shortest period, on both engines.
+#[test]
+fn a_file_per_second_has_the_packets_of_that_second() {
+    if !privileged() {
+        return;
+    }
+    let second = |nanos: u64| nanos / 1_000_000_000;
+    for engine in ["packet", "xdp"] {
+        let (bed, folder) = (Bed::new(1), TempDir::new().unwrap());
+        let running =
+            start(&bed, &folder.path().join("t-%i.pcap"), &["--engine", engine, "--file-time", "1s"]);
+        let _passing = (engine == "packet").then(|| pass_program(&bed.pair.receiver).unwrap());
+        let mut generator = bed.generator();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(5) {
+            generator.send(&[Load::new(0, 10)]).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        running.interrupt().assert_success();
+        let mut times: Vec<Vec<u64>> = files(folder.path()).iter().map(|file| times(file)).collect();
+        // The first file begins with the capture, perhaps at the end of a second.
+        times.retain(|times| !times.is_empty());
+        let seconds: Vec<u64> = times.iter().map(|times| second(times[0])).collect();
+        let expected: Vec<u64> = (seconds[0]..seconds[0] + seconds.len() as u64).collect();
+        assert_eq!(seconds, expected, "{engine}");
+        assert!((5..=7).contains(&seconds.len()), "{engine}: {seconds:?}");
+        for (times, expected) in times.iter().zip(expected) {
+            assert!(times.iter().all(|time| second(*time) == expected), "{engine}: {times:?}");
+        }
+    }
+}
+
+/// What a recording reports as written exists, and is what tcpdump would have written.
+#[test]
+fn reports_name_files_that_exist() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for (more, expected) in [
+        (&["-G", "1", "-W", "1"][..], Some("g.pcap")),
+        (&["--file-packets", "100"], None),
+        (&["--file-packets", "30"], None),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let running = start(&bed, &folder.path().join("g.pcap"), more);
+        bed.generator().send(&[Load::new(0, 100)]).unwrap();
+        let finished = if expected.is_some() {
+            running.finish()
+        } else {
+            wait_until("the packets are there", || all_packets(folder.path()).len() == 100);
+            running.interrupt()
+        };
+        assert_recorded(&finished, 100);
+        let names = names(folder.path());
+        if let Some(expected) = expected {
+            assert_eq!(names, [expected]);
+        }
+        let to = finished.ledger()["recorded"]["to"].as_str().unwrap().to_owned();
+        let said: Vec<&str> = to.split(" ... ").map(|path| path.rsplit('/').next().unwrap()).collect();
+        let ends =
+            if names.len() == 1 { vec![&*names[0]] } else { vec![&*names[0], &names[names.len() - 1]] };
+        assert_eq!(said, ends, "{more:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains(&format!("to {to}")), "{}", finished.stderr);
     }
 }
 

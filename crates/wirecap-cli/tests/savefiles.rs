@@ -214,6 +214,45 @@ fn a_conversion_reports_what_it_omits() {
 }
 
 #[test]
+fn a_savefile_that_cannot_be_read_to_its_end_is_not_lossless() {
+    let folder = TempDir::new().unwrap();
+    for format in [Format::Pcap, Format::Pcapng] {
+        let path = recorded(&folder, format, 10);
+        let bytes = fs::metadata(&path).unwrap().len();
+        File::options().write(true).open(&path).unwrap().set_len(bytes - 7).unwrap();
+        let (path, copy) = (text(&path), folder.path().join("copy"));
+        for command in [
+            format!("count -r {path}"),
+            format!("handle -r {path} --workers 1"),
+            format!("capture -r {path} --force -w {}", text(&copy)),
+        ] {
+            let output = shell(&format!("{WIRECAP} {command}"));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{command}: {said}");
+            let verdict = format!("lossless: not known ({path} could not be read to its end)");
+            assert!(said.contains(&verdict), "{command}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_has_enough_packets_is_no_loss() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("long");
+    assert!(wirecap(&["generate", "--model", "even", "-c", "20000", "-w", text(&path)]).status.success());
+    let script = format!(
+        "{{ {WIRECAP} capture -r {} -w -; echo status $? >&2; }} | tcpdump -nr - -c 3 2>/dev/null",
+        text(&path)
+    );
+    let output = shell(&script);
+    let (read, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(read.lines().count(), 3, "{said}");
+    for words in ["standard output: its reader closed it and left ", "lossless: yes", "status 0"] {
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
 fn a_closed_or_full_standard_output_is_an_error() {
     let folder = TempDir::new().unwrap();
     let path = recorded(&folder, Format::Pcapng, 1);
@@ -288,4 +327,38 @@ fn expressions_match_in_a_file_what_tcpdump_matches() {
         let json: serde_json::Value = serde_json::from_slice(&ours.stdout).unwrap();
         assert_eq!(json["delivered"], packets, "{expression}");
     }
+}
+
+#[test]
+fn a_name_of_another_compressor_is_rejected_and_the_format_is_that_of_the_extension() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcapng, 1);
+    let written = folder.path().join("t.pcap.bz2");
+    let commands = [
+        format!("capture -r {} -w {}", text(&path), text(&written)),
+        format!("capture -i nowhere0 -w {}", text(&written)),
+        format!("find {} -w {}", text(&path), text(&written)),
+        format!("generate --model even --count 100 -w {}", text(&written)),
+    ];
+    for command in commands {
+        let arguments: Vec<&str> = command.split(' ').collect();
+        refused(&wirecap(&arguments), 2, &["does not compress to .bz2", ".zst or .gz"]);
+    }
+    assert!(!written.exists());
+    for (name, format) in
+        [("g.pcap", Format::Pcap), ("g.pcap.zst", Format::Pcap), ("g.pcapng.gz", Format::Pcapng)]
+    {
+        let written = folder.path().join(name);
+        let output = wirecap(&["generate", "--model", "even", "--count", "100", "-w", text(&written)]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(Reader::open(&written).unwrap().format(), format, "{name}");
+        let is_compressed = fs::read(&written).unwrap()[..2] != [0x4d, 0x3c];
+        assert_eq!(is_compressed, name != "g.pcap", "{name}");
+    }
+}
+
+#[test]
+fn a_file_size_below_one_packet_is_a_missing_unit() {
+    let arguments = ["capture", "-i", "nowhere0", "-w", "/nowhere/t.pcap", "--file-size", "10"];
+    refused(&wirecap(&arguments), 2, &["10 bytes are less than one packet", "10M"]);
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
-use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};
+use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS};
 use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
 use wirecap_testbed::{Bound, Figure, Goals, skip};
 
@@ -153,13 +153,7 @@ fn program(filter: Option<(&Filter, Rejection)>) -> Program {
         [MapKind::PercpuArray, MapKind::Array].map(|kind| Map::create(kind, "bench", 8, 1).expect("a map"));
     if let Some((filter, rejection)) = filter {
         let reject = asm.label();
-        let target = XdpTarget {
-            context: Reg::R6,
-            reject,
-            multi_buffer: true,
-            address_arithmetic: true,
-            address: None,
-        };
+        let target = XdpTarget { context: Reg::R6, reject, multi_buffer: true, address: None };
         filter.emit_xdp(&mut asm, &target).expect("short filters");
         asm.jump(pass).bind(reject);
         count(&mut asm, rejection, &counts);
@@ -175,13 +169,8 @@ fn count(asm: &mut Assembler, rejection: Rejection, [per_cpu, shared]: &[Map; 2]
         Rejection::Plain => {}
         Rejection::PerCpu => {
             let none = asm.label();
-            asm.load(Size::Word, Reg::R2, Reg::R6, xdp_md::RX_QUEUE_INDEX).store(
-                Size::Word,
-                Reg::R10,
-                -4,
-                Reg::R2,
-            );
-            asm.mov(Reg::R2, Reg::R10).add(Reg::R2, -4);
+            // The first number of the other map is still 0, the queue of a test run.
+            asm.load_map_value(Reg::R2, shared, 0);
             asm.load_map_fd(Reg::R1, per_cpu).call(Helper::MapLookup);
             asm.jump_if(Reg::R0, Condition::Eq, 0, none);
             asm.load(Size::Double, Reg::R1, Reg::R0, 0).add(Reg::R1, 1).store(

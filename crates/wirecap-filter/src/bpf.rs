@@ -24,12 +24,12 @@ mod program;
 
 pub use btf::kernel_function;
 pub use error::BpfError;
-pub use link::{Link, LinkInfo, XdpMode, link_holding, links};
+pub use link::{Link, LinkInfo, XdpMode, link_holding, links, tcx_programs};
 pub use map::{Map, MapInfo, MapKind};
 pub use program::{LiveFrames, LoadOptions, Program, ProgramInfo, ProgramKind, TestRun, programs_named};
 
-use crate::opener::{self, ObjectKind};
 use crate::sys::bpf::ObjectName;
+use crate::sys::objects::{self, ObjectKind};
 
 /// Verdict of an XDP program: an error, counted by the tracepoint `xdp_exception`.
 pub const XDP_ABORTED: i32 = 0;
@@ -73,7 +73,7 @@ fn name_text(name: &ObjectName) -> String {
 
 /// The ID after `id`, or `None` after the last.
 fn next_id(kind: ObjectKind, id: u32) -> Result<Option<u32>, BpfError> {
-    opener::next_id(kind, id).map_err(|source| BpfError::discovering(kind.noun(), id, source))
+    objects::next_id(kind, id).map_err(|source| BpfError::discovering(kind.noun(), id, source))
 }
 
 /// Opens all objects of one kind, except objects that disappear during the search.
@@ -92,24 +92,4 @@ fn collect_objects<T>(
         }
     }
     Ok(objects)
-}
-
-/// Returns the first object of one kind that `is_match` accepts. Only one object is open at a time, because
-/// an open descriptor keeps its object alive after the owner has closed it.
-fn find_object<T>(
-    kind: ObjectKind,
-    open: impl Fn(u32) -> Result<T, BpfError>,
-    is_match: impl Fn(&T) -> Result<bool, BpfError>,
-) -> Result<Option<T>, BpfError> {
-    let mut id = 0;
-    while let Some(next) = next_id(kind, id)? {
-        id = next;
-        match open(id) {
-            Ok(object) if is_match(&object)? => return Ok(Some(object)),
-            Ok(_) => {}
-            Err(error) if error.is_gone() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(None)
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use wirecap_savefile::LinkType;
 
 use crate::classic::{ClassicProgram, ProgramError};
@@ -9,7 +10,8 @@ use crate::context::Unsupported;
 use crate::insn::{Base, ClassicInsn, Extension, Op, Position, Source, Verdict};
 
 /// Decides which packets match, and how many bytes of each to keep.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(try_from = "SentFilter", into = "SentFilter")]
 pub struct Filter {
     pub(crate) program: ClassicProgram,
     pub(crate) link_type: LinkType,
@@ -79,6 +81,30 @@ impl Filter {
             return Err(Unsupported::NetworkHeader { link_type: self.link_type.0 });
         }
         Ok(())
+    }
+}
+
+/// A filter in a message to another process, which checks the program when it reads the message.
+#[derive(Serialize, Deserialize)]
+struct SentFilter {
+    insns: Vec<(u16, u8, u8, u32)>,
+    link_type: u16,
+}
+
+impl From<Filter> for SentFilter {
+    fn from(filter: Filter) -> Self {
+        let insn = |insn: &ClassicInsn| (insn.code, insn.jt, insn.jf, insn.k);
+        Self { insns: filter.program().iter().map(insn).collect(), link_type: filter.link_type.0 }
+    }
+}
+
+impl TryFrom<SentFilter> for Filter {
+    type Error = String;
+
+    fn try_from(sent: SentFilter) -> Result<Self, String> {
+        let insn = |(code, jt, jf, k)| ClassicInsn { code, jt, jf, k };
+        let insns = sent.insns.into_iter().map(insn).collect();
+        Self::from_program(insns, LinkType(sent.link_type)).map_err(|error| error.to_string())
     }
 }
 

@@ -17,6 +17,7 @@ struct Known {
     bytes: u32,
     a_is_set: bool,
     x_is_set: bool,
+    x_is_header_len: bool,
 }
 
 impl Flow {
@@ -68,6 +69,11 @@ impl Flow {
         self.known[index].map_or(0, |known| known.bytes)
     }
 
+    /// Whether the index register has the length of an IPv4 header at this instruction.
+    pub(crate) fn x_is_header_len(&self, index: usize) -> bool {
+        self.known[index].is_some_and(|known| known.x_is_header_len)
+    }
+
     /// Whether the register may be read before the program writes it.
     pub(crate) fn needs_start(&self, program: &ClassicProgram, register: Register) -> bool {
         program.ops().iter().zip(&self.known).any(|(&op, known)| {
@@ -81,10 +87,16 @@ impl Flow {
 
 impl Known {
     fn after(self, op: Op) -> Self {
+        let x_is_header_len = match op {
+            Op::Load(Register::X, source) => matches!(source, Source::HeaderLen(_)),
+            Op::Tax => false,
+            _ => self.x_is_header_len,
+        };
         Self {
             bytes: self.bytes.max(seen_by(op)),
             a_is_set: self.a_is_set || matches!(op, Op::Load(Register::A, _) | Op::Txa),
             x_is_set: self.x_is_set || matches!(op, Op::Load(Register::X, _) | Op::Tax),
+            x_is_header_len,
         }
     }
 
@@ -93,6 +105,7 @@ impl Known {
             bytes: self.bytes.min(other.bytes),
             a_is_set: self.a_is_set && other.a_is_set,
             x_is_set: self.x_is_set && other.x_is_set,
+            x_is_header_len: self.x_is_header_len && other.x_is_header_len,
         }
     }
 }

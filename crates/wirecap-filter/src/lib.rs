@@ -30,6 +30,7 @@
 
 mod bounds;
 pub mod bpf;
+pub mod capability;
 mod classic;
 mod compiled;
 mod context;
@@ -39,12 +40,15 @@ mod filter;
 mod flow;
 mod insn;
 mod interpreter;
+pub mod io_error;
 mod libpcap;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod machine_code;
 mod netlink;
-pub mod opener;
 mod request;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod sketch;
 mod socket;
 mod sys;
@@ -91,3 +95,6 @@ mod packets;
 #[cfg(test)]
 #[path = "../tests/filter/programs.rs"]
 mod programs;
+#[cfg(test)]
+#[path = "../../wirecap-testbed/src/traces.rs"]
+mod stored;

@@ -1,7 +1,7 @@
 //! Compiles filter expressions with the system's libpcap, so that the language is exactly libpcap's.
 
 use std::env;
-use std::ffi::{CString, OsString, c_int};
+use std::ffi::{CStr, CString, OsString, c_int};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -12,7 +12,7 @@ use crate::classic::ClassicProgram;
 use crate::error::{FilterError, LibpcapError};
 use crate::filter::Filter;
 use crate::insn::ClassicInsn;
-use crate::sys::libpcap::{self as sys, RawInsn, Refusal, Runnable};
+use crate::sys::libpcap::{self as sys, FILE_HEADER, RawInsn, Refusal, Runnable};
 
 /// The environment variable that contains the path of libpcap.
 const PATH_VARIABLE: &str = "WIRECAP_LIBPCAP";
@@ -70,25 +70,37 @@ impl Libpcap {
         snap_len: u32,
         netmask: u32,
     ) -> Result<Vec<ClassicInsn>, FilterError> {
-        self.try_compile(expression, link_type, snap_len, netmask).map_err(|refusal| match refusal {
-            Refusal::System(source) => FilterError::System(source),
-            Refusal::Message(message) => FilterError::in_expression(expression, message),
+        // As in pcap_activate: 0 means no limit, not "keep nothing".
+        let snap_len = if snap_len == 0 { SNAP_LEN_MAX } else { snap_len.min(SNAP_LEN_MAX) };
+        self.compile_with(expression, |functions, expression| {
+            functions.compile(expression, dlt(link_type), snap_len.cast_signed(), netmask)
         })
     }
 
-    fn try_compile(
+    /// Compiles `expression`; see [`Filter::compile_for_file`].
+    fn compile_for_file(
         &self,
         expression: &str,
         link_type: LinkType,
-        snap_len: u32,
-        netmask: u32,
-    ) -> Result<Vec<ClassicInsn>, Refusal> {
-        let expression = CString::new(expression)
-            .map_err(|_| Refusal::Message("a filter expression has no zero byte".to_owned()))?;
-        // As in pcap_activate: 0 means no limit, not "keep nothing".
-        let snap_len = if snap_len == 0 { SNAP_LEN_MAX } else { snap_len.min(SNAP_LEN_MAX) };
+    ) -> Result<Vec<ClassicInsn>, FilterError> {
+        self.compile_with(expression, |functions, expression| {
+            functions.compile_for_file(expression, file_header(link_type))
+        })
+    }
+
+    fn compile_with(
+        &self,
+        expression: &str,
+        compile: impl FnOnce(&sys::Libpcap, &CStr) -> Result<Vec<RawInsn>, Refusal>,
+    ) -> Result<Vec<ClassicInsn>, FilterError> {
+        let refused = |refusal| match refusal {
+            Refusal::System(source) => FilterError::System(source),
+            Refusal::Message(message) => FilterError::in_expression(expression, message),
+        };
+        let text = CString::new(expression)
+            .map_err(|_| refused(Refusal::Message("a filter expression has no zero byte".to_owned())))?;
         let _alone = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        let insns = self.functions.compile(&expression, dlt(link_type), snap_len.cast_signed(), netmask)?;
+        let insns = compile(&self.functions, &text).map_err(refused)?;
         Ok(insns.into_iter().map(ClassicInsn::from).map(ClassicInsn::as_libpcap_runs_it).collect())
     }
 
@@ -137,6 +149,32 @@ impl Filter {
         let program = ClassicProgram::new(insns)?;
         Ok(Self { program, link_type, expression: Some(expression.to_owned()) })
     }
+
+    /// Like [`compile`](Self::compile), for packets in a savefile. Those of BSD loopbacks and IPsec interfaces may have
+    /// been captured on any system, and each has its own number for IPv6. The address family in their headers must be
+    /// little-endian, as [`Reader`](wirecap_savefile::Reader) returns it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`compile`](Self::compile).
+    pub fn compile_for_file(expression: &str, link_type: LinkType) -> Result<Self, FilterError> {
+        if !matches!(link_type, LinkType::NULL | LinkType::LOOP | LinkType::ENC) {
+            return Self::compile(expression, link_type, 0);
+        }
+        let libpcap = Libpcap::get().map_err(FilterError::Libpcap)?;
+        let program = ClassicProgram::new(libpcap.compile_for_file(expression, link_type)?)?;
+        Ok(Self { program, link_type, expression: Some(expression.to_owned()) })
+    }
+}
+
+/// The header of a little-endian pcap file of this link type.
+fn file_header(link_type: LinkType) -> [u8; FILE_HEADER] {
+    let words = [0xa1b2_c3d4, 2 | 4 << 16, 0, 0, SNAP_LEN_MAX, link_type.0.into()];
+    let mut header = [0; FILE_HEADER];
+    for (bytes, word) in header.chunks_exact_mut(4).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
+    }
+    header
 }
 
 fn candidates() -> Vec<OsString> {

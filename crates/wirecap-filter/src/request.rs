@@ -50,12 +50,30 @@ impl FilterRequest {
         self.compile_in(link_type, Ipv4Addr::UNSPECIFIED)
     }
 
+    /// Compiles the filter for packets of this link type in a savefile.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Filter::compile_for_file`] and [`Filter::from_program`].
+    pub fn compile_for_file(&self, link_type: LinkType) -> Result<Filter, FilterError> {
+        match self {
+            Self::Expression(expression) => Filter::compile_for_file(expression, link_type),
+            Self::Program(insns) => Ok(Filter::from_program(insns.clone(), link_type)?),
+        }
+    }
+
     /// Compiles the filter for packets of this link type, on an interface whose IPv4 network has this mask.
     ///
     /// # Errors
     ///
     /// As for [`Filter::compile_in`] and [`Filter::from_program`].
     pub fn compile_in(&self, link_type: LinkType, netmask: Ipv4Addr) -> Result<Filter, FilterError> {
+        #[cfg(sabotage)]
+        let link_type = if crate::sabotage::is("expression-for-the-wrong-link-type") {
+            LinkType::ETHERNET
+        } else {
+            link_type
+        };
         match self {
             Self::Expression(expression) => Filter::compile_in(expression, link_type, 0, netmask),
             Self::Program(insns) => Ok(Filter::from_program(insns.clone(), link_type)?),
@@ -80,6 +98,35 @@ impl fmt::Display for FilterRequest {
         match self {
             Self::Expression(expression) => f.write_str(expression),
             Self::Program(insns) => write!(f, "a BPF program of {} instructions", insns.len()),
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::{CompiledFilter, Context};
+
+    #[test]
+    fn an_expression_is_compiled_for_the_link_type_of_the_packets() {
+        let mut ip = vec![0; 40];
+        ip[..10].copy_from_slice(&[0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17]);
+        let ethernet = [&[2; 12][..], &[8, 0], &ip].concat();
+        let cooked = [&[8, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0][..], &ip].concat();
+        let packets = [(LinkType::ETHERNET, ethernet), (LinkType::RAW, ip), (LinkType::LINUX_SLL2, cooked)];
+        for (link_type, _) in &packets {
+            let filter = FilterRequest::from("udp and ip[9] = 17").compile(*link_type).unwrap();
+            assert_eq!(filter.link_type(), *link_type, "the link type of the filter");
+            let program = CompiledFilter::new(&filter).unwrap();
+            let matches =
+                |packet: &[u8]| program.matches(packet, packet.len() as u32, &Context::default()) > 0;
+            for (other, bytes) in &packets {
+                assert_eq!(
+                    matches(bytes),
+                    other == link_type,
+                    "a packet of {other:?}, a filter of {link_type:?}"
+                );
+            }
         }
     }
 }

@@ -33,9 +33,15 @@ const JUMPS_LEFT: i16 = slot_offset(SLOTS) - 8;
 /// The maximum length of a program in which every jump can reach its target.
 const INSNS_MAX: usize = 32_000;
 
-/// The offset of a slot of scratch memory from the stack's end.
+/// User space: the offset of a slot of scratch memory from the stack's end.
 const fn slot_offset(slot: u32) -> i16 {
     -4 * (slot as i16 + 1)
+}
+
+/// XDP: the same. Before Linux 6.8 and without CAP_PERFMON, the verifier takes four bytes for a part of an address if
+/// their offset is a multiple of eight, and rejects a second store to them.
+const fn xdp_slot_offset(slot: u32) -> i16 {
+    -8 * slot as i16 - 4
 }
 
 /// Where the translated program runs.
@@ -64,22 +70,13 @@ struct Registers {
     wire_len: Reg,
 }
 
-/// How a load accesses the packet.
+/// How loads access the packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
-    /// It reads the packet's memory.
+    /// They read the packet's memory, in XDP programs where the verifier permits it: at constant offsets.
     Direct,
-    /// It calls the kernel for a copy: slower, but possible for any byte in any fragment.
+    /// They call the kernel for a copy: slower, but possible for any byte in any fragment.
     Ask,
-}
-
-/// How loads access the packet.
-#[derive(Clone, Copy, Debug)]
-struct Access {
-    /// Loads with a constant offset.
-    constant: Way,
-    /// Loads whose offset depends on the packet.
-    computed: Way,
 }
 
 /// Where a translation continues.
@@ -99,7 +96,7 @@ struct Translation<'a> {
     flow: Flow,
     asm: &'a mut Assembler,
     environment: Environment,
-    access: Access,
+    way: Way,
     exits: Exits,
     registers: Registers,
     /// One for each instruction of the filter.
@@ -112,12 +109,12 @@ impl<'a> Translation<'a> {
         asm: &'a mut Assembler,
         environment: Environment,
         registers: Registers,
-        access: Access,
+        way: Way,
         exits: Exits,
     ) -> Self {
         let labels = filter.program.ops().iter().map(|_| asm.label()).collect();
         let flow = Flow::of(&filter.program);
-        Self { filter, flow, asm, environment, access, exits, registers, labels }
+        Self { filter, flow, asm, environment, way, exits, registers, labels }
     }
 
     /// Emits the whole filter. Returns whether execution continues after it for matching packets.
@@ -141,7 +138,7 @@ impl<'a> Translation<'a> {
             }
         }
         for slot in (0..SLOTS).filter(|&slot| self.filter.program.loads_slot(slot)) {
-            self.asm.store(Size::Word, Reg::R10, slot_offset(slot), 0);
+            self.asm.store(Size::Word, Reg::R10, self.slot_offset(slot), 0);
         }
         if self.filter.program.has_loop() {
             let most = BACKWARD_JUMPS_MAX.cast_signed();
@@ -149,11 +146,18 @@ impl<'a> Translation<'a> {
         }
     }
 
+    fn slot_offset(&self, slot: u32) -> i16 {
+        match self.environment {
+            Environment::Xdp { .. } => xdp_slot_offset(slot),
+            Environment::User => slot_offset(slot),
+        }
+    }
+
     fn op(&mut self, index: usize, op: Op) {
         match op {
             Op::Load(register, source) => self.load(index, self::register(register), source),
             Op::Store(register, slot) => {
-                self.asm.store(Size::Word, Reg::R10, slot_offset(slot), self::register(register));
+                self.asm.store(Size::Word, Reg::R10, self.slot_offset(slot), self::register(register));
             }
             Op::Alu(operation, operand) => self.alu(operation, operand),
             Op::Negate => _ = self.asm.neg32(A),

@@ -202,6 +202,11 @@ impl Code {
         offset: i16,
     ) -> Option<()> {
         let condition = condition(operation)?;
+        #[cfg(sabotage)]
+        let condition = match condition {
+            7 if crate::sabotage::is("machine-code-jumps-wrongly") => 3,
+            right => right,
+        };
         match operand {
             _ if operation != Condition::AnySet as u8 => {
                 self.arithmetic(wide, kind::COMPARE, dst, operand);

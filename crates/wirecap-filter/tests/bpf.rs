@@ -5,6 +5,7 @@
 use std::error::Error;
 use std::fs::File;
 
+use rustix::thread::capabilities;
 use wirecap_filter::bpf::asm::{Alu, Assembler, Condition::*, Helper, Insn, Reg::*, Size::*};
 use wirecap_filter::bpf::{
     BpfError, Link, LiveFrames, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode,
@@ -35,7 +36,7 @@ fn a_program_computes_the_results_of_its_instructions() {
         return;
     }
     // Each step depends on the one before; the result is 42 only if all are right.
-    let program = load("arithmetic", |asm| {
+    let code = program(|asm| {
         let (loop_start, wrong) = (asm.label(), asm.label());
         asm.load_imm64(R2, 0x1122_3344_5566_7788)
             .mov(R3, R2)
@@ -58,6 +59,9 @@ fn a_program_computes_the_results_of_its_instructions() {
         asm.sub(R0, 46).exit();
         asm.bind(wrong).mov(R0, 1).exit();
     });
+    // The verifier follows loops only for a loader with CAP_PERFMON.
+    let program = Program::load_trusted(ProgramKind::Xdp, "arithmetic", &code, LoadOptions::default())
+        .unwrap_or_else(|error| panic!("{error}: {:?}", error.source()));
     assert_eq!(verdict_of(&program), 42);
 }
 
@@ -287,4 +291,39 @@ fn an_interface_that_cannot_take_the_program_is_an_error() {
     let driverless = attach(1, XdpMode::Native).expect("in the namespace").expect_err("no native XDP");
     assert_eq!(driverless.errno(), Some(libc::EOPNOTSUPP));
     attach(1, XdpMode::Generic).expect("in the namespace").expect("generic XDP");
+}
+
+/// Adds a register to the address of the packet, after the checks that the verifier requires.
+fn with_address_arithmetic(asm: &mut Assembler) {
+    let beyond = asm.label();
+    asm.load(Word, R2, R1, xdp_md::DATA).load(Word, R3, R1, xdp_md::DATA_END).mov(R0, 0);
+    asm.mov(R4, R2).add(R4, 1).jump_if(R4, Gt, R3, beyond);
+    asm.load(Byte, R5, R2, 0).add(R2, R5);
+    asm.mov(R4, R2).add(R4, 1).jump_if(R4, Gt, R3, beyond);
+    asm.load(Byte, R0, R2, 0).bind(beyond).exit();
+}
+
+/// Returns the address of its context.
+fn disclosing(asm: &mut Assembler) {
+    asm.mov(R0, R1).exit();
+}
+
+#[test]
+fn root_loads_xdp_programs_without_the_verifiers_trust() {
+    if !privileged() {
+        return;
+    }
+    // With this boot parameter, the kernel (since Linux 6.7) trusts every program as far as speculation goes.
+    let mitigates = !std::fs::read_to_string("/proc/cmdline").unwrap().contains("mitigations=off");
+    let harmless = program(|asm| _ = asm.mov(R0, XDP_PASS).exit());
+    for (needs_trust, code) in
+        [(true, program(disclosing)), (mitigates, program(with_address_arithmetic)), (false, harmless)]
+    {
+        let before = capabilities(None).unwrap();
+        let loaded = Program::load(ProgramKind::Xdp, "untrusted", &code, LoadOptions::default());
+        assert_eq!(capabilities(None).unwrap(), before);
+        assert_eq!(matches!(loaded, Err(BpfError::Rejected { .. })), needs_trust, "{loaded:?}");
+        Program::load_trusted(ProgramKind::Xdp, "trusted", &code, LoadOptions::default())
+            .expect("the verifier trusts it");
+    }
 }

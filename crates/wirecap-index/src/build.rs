@@ -42,6 +42,7 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
     if reader.offset() > 0 {
         builder.pieces.block(0, true); // the header of a pcap file
     }
+    let is_plain = compression == Compression::None;
     let mut blocks = 0_u64;
     let fault = loop {
         let start = reader.offset();
@@ -51,7 +52,10 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
         }
         match reader.next_part() {
             Ok(Some(Part::Packet(record))) => builder.add_packet(&record, start),
-            Ok(Some(Part::Block(block))) => builder.pieces.block(start, gives_meaning(block)),
+            Ok(Some(Part::Block(block))) => {
+                let is_context = gives_meaning(block) || is_plain && is_statistics(block);
+                builder.pieces.block(start, is_context);
+            }
             Ok(None) => break None,
             Err(fault) => break Some(fault),
         }
@@ -68,9 +72,19 @@ pub fn build(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> Result<Built
     Ok(Built { index: builder.finish(identity, format, end), fault })
 }
 
-/// Whether packets after a block of pcapng cannot be read without it: the header of a section, or an interface.
+/// Whether packets after a block of pcapng cannot be read or understood without it: the header of a section, an interface, names,
+/// secrets, or contents of an organization. Copies of packets after it have it, too.
 fn gives_meaning(block: &[u8]) -> bool {
-    matches!(block, [0x0a, 0x0d, 0x0d, 0x0a, ..] | [1, 0, 0, 0, ..] | [0, 0, 0, 1, ..])
+    const TYPES: [u32; 6] = [0x0a0d_0d0a, 1, 4, 10, 0x0bad, 0x4000_0bad];
+    block.first_chunk().is_some_and(|block_type| {
+        TYPES.contains(&u32::from_le_bytes(*block_type)) || TYPES.contains(&u32::from_be_bytes(*block_type))
+    })
+}
+
+/// Whether a block has the counters of an interface, which copies have, too. In an uncompressed file it is a small piece; in a
+/// compressed one it is read only with the packets beside it, because it ends each file of a recording.
+fn is_statistics(block: &[u8]) -> bool {
+    matches!(block, [5, 0, 0, 0, ..] | [0, 0, 0, 5, ..])
 }
 
 /// An interface's name as the index has it: one line, not empty.

@@ -4,7 +4,7 @@ use std::fmt;
 
 use wirecap_savefile::{Interface, PACKET_BYTES_MAX, Sink, WriteError, Writer};
 
-use crate::find::{FindError, Found, Note, Outcome, Plan};
+use crate::find::{FindError, Found, Item, Note, Outcome, Plan};
 use crate::query::Query;
 use crate::storage::Storage;
 
@@ -24,7 +24,7 @@ impl Plan {
     ) -> Result<Option<Outcome>, E> {
         let mut extract = Extract::new(writer);
         let mut is_closed = false;
-        let outcome = self.run_in(storage, query, note, &mut |found| match extract.write(found) {
+        let outcome = self.run_whole(storage, query, note, &mut |item| match extract.write_item(&item) {
             Err(WriteError::BrokenPipe { .. }) => {
                 is_closed = true;
                 Ok(false)
@@ -65,10 +65,32 @@ impl<S: Sink> Extract<S> {
     ///
     /// [`WriteError`].
     pub fn write(&mut self, found: &Found<'_>) -> Result<(), WriteError> {
-        if found.record.interface == self.interfaces {
-            self.add_interface(found.interface)?;
-        }
+        self.add_interface_of(found)?;
         self.writer.write(&found.record)
+    }
+
+    fn write_item(&mut self, item: &Item<'_>) -> Result<(), WriteError> {
+        match item {
+            Item::Packet(found, options) => {
+                self.add_interface_of(found)?;
+                self.writer.write_with_options(&found.record, options)
+            }
+            Item::Block(block) => self.writer.write_block(block),
+            Item::Statistics(statistics) => self.writer.statistics(statistics),
+        }
+    }
+
+    /// Adds the interface of a packet that is its first one.
+    fn add_interface_of(&mut self, found: &Found<'_>) -> Result<(), WriteError> {
+        if found.record.interface != self.interfaces {
+            return Ok(());
+        }
+        let mut interface = found.interface.clone();
+        if found.record.timestamp.is_some_and(|timestamp| timestamp.unix_nanos() > 0) {
+            // Without a name of the clock, the file would state that its packets have no times.
+            interface.time_source.get_or_insert_with(|| "as in the recording".to_owned());
+        }
+        self.add_interface(&interface)
     }
 
     /// All interfaces get the same snapshot length: libpcap rejects a file whose interfaces have different

@@ -6,15 +6,19 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use wirecap_savefile::{Direction, Interface, ReadError, Reader, Record, Timestamp};
+use wirecap_savefile::{
+    Block, Direction, Element, Interface, LinkType, PacketOptions, ReadError, Reader, Record, Statistics,
+    Timestamp,
+};
 use wirecap_units::clock;
 use wirecap_units::size::{grouped, human_bytes};
 
 use crate::blocks::Damaged;
 use crate::build::{Built, build};
+use crate::kept::Kept;
 use crate::query::{Query, QueryError};
 use crate::row::{Index, Row, Summary};
 use crate::segment::{Piece, Segment, complete_name};
@@ -32,6 +36,8 @@ pub enum Note<'a> {
     Vanished(&'a Path),
     /// A segment cannot be read, or not to its end.
     Faulty(&'a Path, &'a dyn Error),
+    /// A segment has packets of a link type that is not dissected: none of them has the addresses or ports of the query.
+    NotDissected(&'a Path, LinkType),
 }
 
 /// Why the search failed.
@@ -206,6 +212,12 @@ impl Plan {
                 return Ok(());
             }
         };
+        if let Ok(index) = &index {
+            let link_types: BTreeSet<u16> = index.rows.iter().map(|row| row.flow.link_type.0).collect();
+            for link_type in link_types.into_iter().map(LinkType).filter(|&of| query.is_blind_to(of)) {
+                note(Note::NotDissected(name, link_type));
+            }
+        }
         match index.and_then(|index| planned(name, without, &index, query, sieve)) {
             Ok(planned) => self.segments.push(Planned { is_faulty, ..planned }),
             Err(error) => self.refuse(name, &error, note),
@@ -346,6 +358,8 @@ pub struct Packet<'a> {
     pub record: Record<'a>,
     /// Its interface.
     pub interface: &'a Interface,
+    /// Its options of pcapng.
+    pub options: PacketOptions<'a>,
 }
 
 impl Planned {
@@ -360,7 +374,7 @@ impl Planned {
         read_bytes: &Arc<AtomicU64>,
     ) -> Result<PlannedReader<'_>, Fault> {
         let segment = Segment::open(storage.open(&self.path)?, read_bytes)?;
-        Ok(PlannedReader { planned: self, segment })
+        Ok(PlannedReader { planned: self, segment, before: Mutex::default() })
     }
 }
 
@@ -369,7 +383,20 @@ impl Planned {
 pub struct PlannedReader<'a> {
     planned: &'a Planned,
     segment: Segment,
+    /// The reader of the last piece, for the next one: it knows the interfaces and sections before that piece, of which a segment
+    /// may have thousands.
+    before: Mutex<Option<Before>>,
 }
+
+/// A reader that has read all context before an offset of the segment's file.
+#[derive(Debug)]
+struct Before {
+    reader: Reader,
+    offset: u64,
+}
+
+/// Gets each block that is not a packet, and where it begins in the segment's decompressed contents.
+type TakeBlock<'a> = dyn FnMut(u64, &Block<'_>) + 'a;
 
 impl PlannedReader<'_> {
     /// Passes the matching packets of a piece to `each`, which returns `false` to stop.
@@ -383,19 +410,35 @@ impl PlannedReader<'_> {
         query: &mut Query,
         each: &mut dyn FnMut(&Packet<'_>) -> bool,
     ) -> Result<(), Fault> {
-        let Planned { context, matches_max, is_faulty, .. } = self.planned;
-        let before = || context.iter().filter(|part| part.offset < piece.offset);
-        let mut skip: u64 = before().map(|part| part.packets).sum();
-        let mut reader = Reader::from_start(self.segment.expand_with(context, piece)?)?;
+        self.read_all(piece, query, each, &mut |_, _| {})
+    }
+
+    /// As [`read`](Self::read); `take` gets the other blocks of the piece, and those before it that are required to read it.
+    pub(crate) fn read_all(
+        &self,
+        piece: &Piece,
+        query: &mut Query,
+        each: &mut dyn FnMut(&Packet<'_>) -> bool,
+        take: &mut TakeBlock<'_>,
+    ) -> Result<(), Fault> {
+        let Planned { matches_max, is_faulty, .. } = self.planned;
+        let mut reader = self.reader_at(piece, take)?;
         let mut left = piece.packets;
         let mut matches_left = matches_max.get(&piece.offset).map_or(piece.packets, |matches| *matches);
-        while left > 0 {
-            let Some((record, interface)) = reader.next_with_interface()? else {
-                return Err(Fault::of_index());
+        // The fault of a segment that could not be read to its end is in its last piece.
+        while left > 0 || !is_faulty {
+            let begin = piece.begin + reader.offset();
+            let (record, interface, options) = match reader.next_element()? {
+                Some(Element::Packet(record, interface, options)) => (record, interface, options),
+                Some(Element::Block(block)) => {
+                    take(begin, &block);
+                    continue;
+                }
+                None if left > 0 => return Err(Fault::of_index()),
+                None => break,
             };
-            if skip > 0 {
-                skip -= 1;
-                continue;
+            if left == 0 {
+                return Err(Fault::of_index());
             }
             let number = piece.first_packet + piece.packets - left;
             left -= 1;
@@ -408,17 +451,76 @@ impl PlannedReader<'_> {
                 continue;
             }
             matches_left = matches_left.saturating_sub(1);
-            let is_wanted = each(&Packet { number, nanos, record, interface });
+            let is_wanted = each(&Packet { number, nanos, record, interface, options });
             if !is_wanted || matches_left == 0 && left > 0 {
+                if !piece.has_context {
+                    self.put_back(reader, piece);
+                }
                 return Ok(());
             }
         }
-        // The fault of a segment that could not be read to its end is in its last piece.
-        if !is_faulty && reader.next_record()?.is_some() {
-            return Err(Fault::of_index());
-        }
+        self.put_back(reader, piece);
         Ok(())
     }
+
+    /// Passes the blocks after `piece` that are required to read other pieces to `take`.
+    pub(crate) fn read_context_after(&self, piece: &Piece, take: &mut TakeBlock<'_>) -> Result<(), Fault> {
+        let after = self.planned.context.iter().rfind(|part| part.offset > piece.offset);
+        match after {
+            Some(last) => {
+                let end = Piece { offset: last.offset + last.bytes, bytes: 0, len: 0, ..*last };
+                self.reader_at(&end, take).map(drop)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A reader at the beginning of the piece, which has read the context before it.
+    fn reader_at(&self, piece: &Piece, take: &mut TakeBlock<'_>) -> Result<Reader, Fault> {
+        let before = lock(&self.before).take().filter(|before| before.offset <= piece.offset);
+        let (mut reader, offset) = match before {
+            Some(Before { reader, offset }) => (Some(reader), offset),
+            None => (None, 0),
+        };
+        let context = self.planned.context.iter();
+        for part in context.filter(|part| (offset..piece.offset).contains(&part.offset)) {
+            let reader = continued(&mut reader, self.segment.expand(part)?)?;
+            let mut packets = 0;
+            loop {
+                let begin = part.begin + reader.offset();
+                match reader.next_element()? {
+                    Some(Element::Packet(..)) => packets += 1,
+                    Some(Element::Block(block)) => take(begin, &block),
+                    None => break,
+                }
+            }
+            if packets != part.packets {
+                return Err(Fault::of_index());
+            }
+        }
+        continued(&mut reader, self.segment.expand(piece)?)?;
+        Ok(reader.expect("it was begun or continued"))
+    }
+
+    fn put_back(&self, reader: Reader, piece: &Piece) {
+        *lock(&self.before) = Some(Before { reader, offset: piece.offset + piece.bytes });
+    }
+}
+
+/// The reader, which continues with `source`; a new one begins with it.
+fn continued(
+    reader: &mut Option<Reader>,
+    source: impl std::io::Read + Send + 'static,
+) -> Result<&mut Reader, Fault> {
+    match reader {
+        Some(reader) => reader.continue_with(source),
+        None => *reader = Some(Reader::from_start(source)?),
+    }
+    Ok(reader.as_mut().expect("it was begun above"))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A packet that waits for earlier ones, ordered by time, by segment, and by its number in the segment.
@@ -428,10 +530,13 @@ struct Waiting {
     /// The place of its interface in the list of the search.
     interface: usize,
     timestamp: Option<Timestamp>,
+    is_time_out_of_range: bool,
     queue: Option<u32>,
     direction: Option<Direction>,
     wire_len: u32,
     data: Box<[u8]>,
+    /// Its options, if they are kept.
+    options: Box<[u8]>,
 }
 
 impl PartialEq for Waiting {
@@ -487,6 +592,31 @@ impl Plan {
         note: &mut dyn FnMut(Note<'_>) -> bool,
         emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
     ) -> Result<Outcome, E> {
+        self.search(storage, None, query, note, &mut |item| match item {
+            Item::Packet(found, _) => emit(found),
+            Item::Block(_) | Item::Statistics(_) => Ok(true),
+        })
+    }
+
+    /// As [`run_in`](Self::run_in), also with what a copy keeps besides the packets.
+    pub(crate) fn run_whole<E: From<FindError>>(
+        &self,
+        storage: &dyn Storage,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+        emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>,
+    ) -> Result<Outcome, E> {
+        self.search(storage, Some(Kept::default()), query, note, emit)
+    }
+
+    fn search<E: From<FindError>>(
+        &self,
+        storage: &dyn Storage,
+        kept: Option<Kept>,
+        query: &mut Query,
+        note: &mut dyn FnMut(Note<'_>) -> bool,
+        emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>,
+    ) -> Result<Outcome, E> {
         let read_bytes = Arc::new(AtomicU64::new(0));
         let mut search = Search {
             plan: self,
@@ -495,6 +625,7 @@ impl Plan {
             interfaces: Vec::new(),
             numbered: 0,
             waiting: BinaryHeap::new(),
+            kept,
             read_bytes: Arc::clone(&read_bytes),
             read_again_bytes: Arc::default(),
             given_up: BTreeSet::new(),
@@ -521,11 +652,23 @@ impl Plan {
             search.read(segment, piece, query, note)?;
         }
         if !is_enough {
-            search.emit_before(u64::MAX, emit)?;
+            search.read_rest(note);
+            let _ = search.emit_before(u64::MAX, emit)? && search.emit_statistics(emit)?;
         }
         search.outcome.read_bytes = read_bytes.load(Ordering::Relaxed);
         Ok(search.outcome)
     }
+}
+
+/// What was found, in the order of a savefile.
+#[derive(Debug)]
+pub(crate) enum Item<'a> {
+    /// A packet, and its options.
+    Packet(&'a Found<'a>, &'a [u8]),
+    /// A block that is not a packet, of a segment with matching packets.
+    Block(&'a [u8]),
+    /// Counters of an interface with matching packets.
+    Statistics(&'a Statistics),
 }
 
 struct Search<'a> {
@@ -538,6 +681,8 @@ struct Search<'a> {
     /// How many interfaces have a number.
     numbered: u32,
     waiting: BinaryHeap<Reverse<Waiting>>,
+    /// What is kept besides the packets, if it is required.
+    kept: Option<Kept>,
     read_bytes: Arc<AtomicU64>,
     /// Bytes of segments that were scanned.
     read_again_bytes: Arc<AtomicU64>,
@@ -552,23 +697,92 @@ impl Search<'_> {
     fn emit_before<E>(
         &mut self,
         nanos: u64,
-        emit: &mut dyn FnMut(&Found<'_>) -> Result<bool, E>,
+        emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>,
     ) -> Result<bool, E> {
+        for block in self.kept.iter_mut().flat_map(Kept::take_ready) {
+            if !emit(Item::Block(&block))? {
+                return Ok(false);
+            }
+        }
         while let Some(Reverse(first)) = self.waiting.peek() {
             if first.order.0 >= nanos && nanos != u64::MAX {
                 break;
             }
             let Some(Reverse(packet)) = self.waiting.pop() else { break };
-            let Waiting { interface, timestamp, queue, direction, wire_len, ref data, .. } = packet;
+            let Waiting {
+                interface,
+                timestamp,
+                is_time_out_of_range,
+                queue,
+                direction,
+                wire_len,
+                ref data,
+                ref options,
+                ..
+            } = packet;
             let (interface, number) = &mut self.interfaces[interface];
             let number = *number.get_or_insert_with(|| {
                 self.numbered += 1;
                 self.numbered - 1
             });
-            let record = Record { interface: number, timestamp, queue, direction, wire_len, data };
+            let record = Record {
+                interface: number,
+                timestamp,
+                is_time_out_of_range,
+                queue,
+                direction,
+                wire_len,
+                data,
+            };
             let found = Found { record, interface };
             self.outcome.packets += 1;
-            if !emit(&found)? {
+            if !emit(Item::Packet(&found, options))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Reads what is kept of the segments with matching packets and was not read with them. A fault in it is no fault of the
+    /// search.
+    fn read_rest(&mut self, note: &mut dyn FnMut(Note<'_>) -> bool) {
+        let matching = self.kept.as_ref().map(Kept::matching).unwrap_or_default();
+        for segment in matching {
+            let planned = &self.plan.segments[segment];
+            let Some(last) = planned.selected.iter().max_by_key(|piece| piece.offset) else { continue };
+            if self.given_up.contains(&segment) {
+                continue;
+            }
+            let read_bytes =
+                if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
+            let mut take = |offset, block: &Block<'_>| {
+                self.kept.iter_mut().for_each(|kept| kept.add(segment, offset, block));
+            };
+            let read = match self.open.take() {
+                Some((open, reader)) if open == segment => reader.read_context_after(last, &mut take),
+                _ => planned
+                    .open(self.storage, read_bytes)
+                    .and_then(|reader| reader.read_context_after(last, &mut take)),
+            };
+            if let Err(fault) = read {
+                note(Note::Faulty(&planned.path, &fault));
+            }
+        }
+    }
+
+    /// Passes on the latest counters of each interface that has packets.
+    fn emit_statistics<E>(&mut self, emit: &mut dyn FnMut(Item<'_>) -> Result<bool, E>) -> Result<bool, E> {
+        let mut latest: BTreeMap<u32, Statistics> = BTreeMap::new();
+        for (interface, statistics) in self.kept.iter().flat_map(Kept::statistics) {
+            let known = self.interfaces.iter().find(|(known, _)| known == interface);
+            let Some(number) = known.and_then(|(_, number)| *number) else { continue };
+            let is_later = latest.get(&number).is_none_or(|known| known.end <= statistics.end);
+            if is_later {
+                latest.insert(number, Statistics { interface: number, ..*statistics });
+            }
+        }
+        for statistics in latest.values() {
+            if !emit(Item::Statistics(statistics))? {
                 return Ok(false);
             }
         }
@@ -605,7 +819,8 @@ impl Search<'_> {
         let planned = &self.plan.segments[segment];
         let piece = planned.selected[piece];
         self.outcome.pieces += 1;
-        let (interfaces, waiting) = (&mut self.interfaces, &mut self.waiting);
+        let (interfaces, waiting, kept) = (&mut self.interfaces, &mut self.waiting, &mut self.kept);
+        let keeps_options = kept.is_some();
         let mut places: Vec<Option<usize>> = Vec::new();
         let mut is_match = false;
         let read_bytes = if planned.without.is_none() { &self.read_bytes } else { &self.read_again_bytes };
@@ -613,9 +828,10 @@ impl Search<'_> {
             Some((open, reader)) if open == segment => reader,
             _ => planned.open(self.storage, read_bytes)?,
         };
-        let read = reader.read(&piece, query, &mut |packet| {
+        let mut each = |packet: &Packet<'_>| {
             is_match = true;
-            let Record { interface, timestamp, queue, direction, wire_len, data } = packet.record;
+            let Record { interface, timestamp, is_time_out_of_range, queue, direction, wire_len, data } =
+                packet.record;
             let number = interface as usize;
             if places.len() <= number {
                 places.resize(number + 1, None);
@@ -625,13 +841,25 @@ impl Search<'_> {
                 order: (packet.nanos, segment, packet.number),
                 interface,
                 timestamp,
+                is_time_out_of_range,
                 queue,
                 direction,
                 wire_len,
                 data: data.into(),
+                options: match keeps_options {
+                    true => packet.options.to_little_endian().into(),
+                    false => Box::default(),
+                },
             }));
             true
-        });
+        };
+        let mut take = |offset, block: &Block<'_>| {
+            kept.iter_mut().for_each(|kept| kept.add(segment, offset, block));
+        };
+        let read = reader.read_all(&piece, query, &mut each, &mut take);
+        if is_match {
+            kept.iter_mut().for_each(|kept| kept.found_in(segment));
+        }
         if is_match && read.is_ok() {
             self.outcome.matching_bytes += piece.bytes;
         }

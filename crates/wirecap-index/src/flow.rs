@@ -13,6 +13,8 @@ use twox_hash::XxHash64;
 use wirecap_filter::Sketch;
 use wirecap_savefile::LinkType;
 
+use crate::carried;
+
 /// An EtherType below this is the length of an 802.3 frame.
 const ETHER_TYPE_MIN: u16 = 0x600;
 /// The value of [`Flow::ether_type`] for an 802.3 frame, which has a length in place of the EtherType.
@@ -21,6 +23,11 @@ const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
+/// Raw IP in the numbers of several BSDs, and of one version.
+const RAW_OF_BSD: LinkType = LinkType(12);
+const RAW_OF_OPENBSD: LinkType = LinkType(14);
+const IPV4_ONLY: LinkType = LinkType(228);
+const IPV6_ONLY: LinkType = LinkType(229);
 /// The fragment header of IPv6, which has 8 bytes.
 const FRAGMENT_HEADER: u8 = 44;
 /// The offset of the flags in a TCP header.
@@ -211,8 +218,9 @@ fn slices(link_type: LinkType, data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
 fn network_offset(link_type: LinkType, tags: usize) -> Option<usize> {
     let offset = match link_type {
         LinkType::ETHERNET => 14,
-        LinkType::RAW => 0,
-        LinkType::NULL => 4,
+        LinkType::RAW | RAW_OF_BSD | RAW_OF_OPENBSD | IPV4_ONLY | IPV6_ONLY => 0,
+        LinkType::NULL | LinkType::LOOP => 4,
+        LinkType::ENC => 12,
         LinkType::LINUX_SLL => 16,
         LinkType::LINUX_SLL2 => 20,
         _ => return None,
@@ -231,6 +239,19 @@ pub(crate) struct Places {
 }
 
 impl Flow {
+    /// Whether packets of this link type are dissected.
+    pub(crate) fn is_in(link_type: LinkType) -> bool {
+        network_offset(link_type, 0).is_some() || carried::is_known(link_type)
+    }
+
+    /// The flow of a packet, also one whose headers have no columns in the index.
+    pub(crate) fn of_packet(link_type: LinkType, data: &[u8]) -> Self {
+        match carried::ip_packet(link_type, data) {
+            Some(packet) => Self { link_type, ..Headers::of(LinkType::RAW, packet).flow },
+            None => Headers::of(link_type, data).flow,
+        }
+    }
+
     /// The flow of packets of which only the link type is known.
     pub fn unknown(link_type: LinkType) -> Self {
         Self { link_type, ..Self::default() }

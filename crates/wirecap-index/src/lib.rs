@@ -11,13 +11,18 @@
 
 mod blocks;
 mod build;
+mod carried;
 mod extract;
 mod find;
 mod flow;
 mod identity;
 mod idle;
+mod kept;
 mod query;
 mod row;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod segment;
 mod storage;
 mod store;

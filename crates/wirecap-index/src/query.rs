@@ -9,7 +9,7 @@ use wirecap_filter::{CompiledFilter, Context, Filter, FilterError, FilterRequest
 use wirecap_savefile::{LinkType, Record, Timestamp};
 
 use crate::blocks::Damaged;
-use crate::flow::{Between, Ends, Flow, Headers};
+use crate::flow::{Between, Ends, Flow};
 use crate::row::{Index, Part, Row};
 use crate::segment::Piece;
 use crate::table::{Layout, Table, Wanted};
@@ -103,7 +103,7 @@ impl Query {
         let place = match self.compiled.iter().position(|compiled| compiled.link_type == link_type) {
             Some(place) => place,
             None => {
-                let filter = request.compile(link_type).map_err(QueryError::Filter)?;
+                let filter = request.compile_for_file(link_type).map_err(QueryError::Filter)?;
                 let program = CompiledFilter::for_file(&filter).map_err(QueryError::Unsupported)?;
                 self.compiled.push(Compiled { link_type, filter, program });
                 self.compiled.len() - 1
@@ -114,6 +114,10 @@ impl Query {
 
     /// Whether the query covers times from `earliest` to `latest`.
     pub(crate) fn is_in_time(&self, earliest: u64, latest: u64) -> bool {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("to-inclusive") {
+            return latest >= self.from && earliest <= self.to;
+        }
         latest >= self.from && earliest < self.to
     }
 
@@ -184,6 +188,8 @@ impl Query {
     pub(crate) fn may_match(&mut self, row: &Row) -> Result<bool, QueryError> {
         // A row of unknown flow may contain this flow.
         let may_have = row.flow.is_unknown() || self.has(&row.flow);
+        #[cfg(sabotage)]
+        let may_have = may_have && (!crate::sabotage::is("unknown-flow-rows-pruned") || self.has(&row.flow));
         if !may_have || !self.is_in_time(row.first, row.last) {
             return Ok(false);
         }
@@ -211,15 +217,31 @@ impl Query {
     /// Whether this packet matches.
     pub(crate) fn matches(&mut self, link_type: LinkType, record: &Record<'_>) -> Result<bool, QueryError> {
         let nanos = record.timestamp.map_or(0, Timestamp::unix_nanos);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("to-inclusive") {
+            self.to += u64::from(nanos == self.to);
+        }
         if nanos < self.from || nanos >= self.to {
             return Ok(false);
         }
+        #[cfg(sabotage)]
+        let link_type = if crate::sabotage::is("filter-for-the-wrong-link-type") {
+            LinkType::ETHERNET
+        } else {
+            link_type
+        };
         if let Some(Compiled { program, .. }) = self.compiled(link_type)?
             && program.matches(record.data, record.wire_len, &Context::default()) == 0
         {
             return Ok(false);
         }
-        Ok(self.ends.is_empty() || self.has(&Headers::of(link_type, record.data).flow))
+        Ok(self.ends.is_empty() || self.has(&Flow::of_packet(link_type, record.data)))
+    }
+
+    /// Whether packets of this link type cannot match, because the query names addresses or ports, and packets of the link type are
+    /// not dissected.
+    pub(crate) fn is_blind_to(&self, link_type: LinkType) -> bool {
+        !self.ends.is_empty() && !Flow::is_in(link_type)
     }
 
     /// Whether a flow has one of the ends of each condition.

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Debug};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Cursor, Read, Seek};
+use std::io::{self, BufRead, BufReader, Read, Seek};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -259,15 +259,6 @@ impl Segment {
             }
         };
         Ok(Box::new(Exactly { source, left: piece.len }))
-    }
-
-    /// The piece, after the pieces that are required to read it.
-    pub(crate) fn expand_with(&self, context: &[Piece], piece: &Piece) -> io::Result<Box<dyn Read + Send>> {
-        let mut source: Box<dyn Read + Send> = Box::new(Cursor::new([]));
-        for part in context.iter().filter(|part| part.offset < piece.offset).chain([piece]) {
-            source = Box::new(source.chain(self.expand(part)?));
-        }
-        Ok(source)
     }
 }
 

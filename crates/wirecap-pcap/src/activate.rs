@@ -1,7 +1,7 @@
 //! From `pcap_create` to an active handle, and `pcap_close`.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
 
 use wirecap::device::Device;
@@ -14,7 +14,7 @@ use crate::group;
 use crate::handle::Handle;
 use crate::live::Live;
 use crate::opening::LiveError;
-use crate::request::{Name, Request};
+use crate::request::{Name, Obstacle, Request};
 use crate::settings::Settings;
 use crate::table::{self, Given, adopt, look_up};
 use crate::{real, socket};
@@ -107,11 +107,17 @@ fn activate(handle: &Handle) -> c_int {
         // SAFETY: the handle is open.
         return unsafe { real::activate(handle.real()) };
     };
+    if handle.is_spent() && !renew(handle, &request) {
+        return ERROR;
+    }
     let status = match Settings::get() {
-        Err(text) => handle.fail(text),
+        Err(text) => refuse_unopened(handle, text),
         Ok(settings) => match request.served(settings) {
             Ok(device) => activate_engine(handle, &request, device, settings),
-            Err(reason) => {
+            Err(Obstacle::Unknown(reason)) if needs_engine(&request, settings) => {
+                refuse_unopened(handle, &reason)
+            }
+            Err(Obstacle::Unserved(reason) | Obstacle::Unknown(reason)) => {
                 tell(settings, || {
                     let (device, libpcap) = (whole(&request), real::path());
                     format!("{device} is captured by the system's libpcap, {}: {reason}", libpcap.display())
@@ -122,6 +128,10 @@ fn activate(handle: &Handle) -> c_int {
     };
     if status >= 0 {
         *handle.request() = None;
+    } else if request.device.is_some() {
+        // The program may activate the handle again. Two of its settings may have been changed, and libpcap (1.10.3) may
+        // crash if a handle that failed to activate is activated again.
+        handle.set_spent(true);
     }
     status
 }
@@ -135,11 +145,11 @@ fn activate_real(handle: &Handle, request: &Request, reason: &str) -> c_int {
         // The interface exists, but the engine does not support it. The request was for some of its receive
         // queues, so the whole interface must not be captured.
         Some(name) if status >= 0 => {
-            renew(handle, request);
-            handle.fail(&format!(
-                "{}: only wirecap's engine captures single receive queues: {reason}",
-                name.whole()
-            ))
+            let whole = name.whole();
+            refuse(
+                handle,
+                &format!("{whole}: only wirecap's engine captures single receive queues: {reason}"),
+            )
         }
         _ => status,
     }
@@ -157,11 +167,6 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
         real::set_promisc(real, 0);
         let status = real::activate(real);
         if status < 0 {
-            // The program may activate the handle again, so its settings must be unchanged.
-            let text = failure::text(real::geterr(real));
-            if renew(handle, request) {
-                handle.fail(&text);
-            }
             return status;
         }
         (status, real::datalink(real), real::snapshot(real), real::fileno(real))
@@ -179,21 +184,50 @@ fn activate_engine(handle: &Handle, request: &Request, device: Device, settings:
             handle.go_live(live);
             status
         }
-        // The engine was requested, or a group or receive queues, which only the engine has.
-        Err(error)
-            if settings.engine.is_some()
-                || group::requested(request, settings).is_some()
-                || is_part(request) =>
-        {
-            renew(handle, request);
-            handle.fail(&error.to_string())
-        }
+        Err(error) if needs_engine(request, settings) => refuse(handle, &error.to_string()),
         Err(error) => {
             tell(settings, || format!("the engine does not support {}: {error}", whole(request)));
             fall_back(handle, request, &error.to_string())
         }
     }
 }
+
+/// Whether the engine was requested, or a group or receive queues, which only the engine has.
+fn needs_engine(request: &Request, settings: &Settings) -> bool {
+    settings.engine.is_some() || group::requested(request, settings).is_some() || is_part(request)
+}
+
+/// Fails with `text`. The real library's handle was activated; it is replaced with one that failed to activate, so the
+/// handle is as after an error of libpcap: without descriptors, and the program may activate it again.
+fn refuse(handle: &Handle, text: &str) -> c_int {
+    // SAFETY: the name is a string, the handles are open, and the calls without an error buffer write none when they
+    // succeed.
+    unsafe {
+        let mut errors = [0; crate::abi::ERRBUF_BYTES];
+        let failed = real::create(NO_INTERFACE.as_ptr(), errors.as_mut_ptr());
+        if !failed.is_null() {
+            real::setnonblock(failed, real::getnonblock(handle.real(), ptr::null_mut()), ptr::null_mut());
+            real::activate(failed);
+            real::close(handle.replace_real(failed));
+        }
+    }
+    handle.fail(text)
+}
+
+/// Fails with `text` before the real library's handle was activated. libpcap (1.10.3) does not close the eventfd of a handle
+/// that was never activated.
+fn refuse_unopened(handle: &Handle, text: &str) -> c_int {
+    // SAFETY: the handle is open.
+    unsafe {
+        real::set_buffer_size(handle.real(), COMPANION_BYTES);
+        real::set_promisc(handle.real(), 0);
+        real::activate(handle.real());
+    }
+    refuse(handle, text)
+}
+
+/// Too long for the name of an interface, so that activating it fails before anything is opened.
+const NO_INTERFACE: &CStr = c"no interface has this name";
 
 /// Prints which engine captures to standard error, if `verbose` is set.
 fn tell(settings: &Settings, text: impl FnOnce() -> String) {
@@ -246,6 +280,7 @@ fn renew(handle: &Handle, request: &Request) -> bool {
         real::setnonblock(new, real::getnonblock(handle.real(), ptr::null_mut()), ptr::null_mut());
         real::close(handle.replace_real(new));
     }
+    handle.set_spent(false);
     true
 }
 

@@ -4,7 +4,8 @@
 //! returns it on close, so a tool may also open a handle without reading from it. The other workers drain the
 //! rings of a worker without a handle.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+mod shares;
+
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use wirecap::device::Device;
@@ -14,6 +15,8 @@ use crate::filter_slot::FilterSlot;
 use crate::opening::{LiveError, open_capture};
 use crate::request::{Name, Request};
 use crate::settings::Settings;
+pub(crate) use shares::Counts;
+use shares::{Rings, SharedCounts, Shares};
 
 /// T if the settings do not set it.
 const THRESHOLD: f64 = 0.6;
@@ -25,12 +28,7 @@ pub(crate) struct Group {
     capture: Arc<Capture>,
     /// The workers by index; `None` if a handle has the worker.
     free: Mutex<Vec<Option<Worker>>>,
-    /// Whether a handle has the worker with this index, for signal handlers.
-    held: Box<[AtomicBool]>,
-    /// The dropped packets of each ring when a handle last joined or left.
-    dropped_before: Box<[AtomicU64]>,
-    /// The dropped packets that the handles with each worker counted until then.
-    settled: Box<[AtomicU64]>,
+    shares: Shares,
     filter: Arc<FilterSlot>,
 }
 
@@ -48,10 +46,10 @@ pub(crate) struct Membership {
     group: Arc<Group>,
     /// The index of the handle's worker.
     worker: usize,
-    /// The dropped packets that earlier handles with this worker counted.
-    settled_before: u64,
-    /// The highest number that `dropped` has found: it may find fewer while a handle joins or leaves.
-    most_dropped: AtomicU64,
+    /// The packets that earlier handles with this worker counted.
+    before: Counts,
+    /// The highest numbers that `counts` has found: it finds none while a handle joins or leaves.
+    most: SharedCounts,
 }
 
 /// What a handle gets when it joins a group.
@@ -108,40 +106,13 @@ impl Group {
         }
         let capture = open_capture(builder, request, settings)?;
         let free: Vec<_> = capture.workers().into_iter().map(Some).collect();
-        let zeros = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect();
         Ok(Self {
             terms,
-            held: free.iter().map(|_| AtomicBool::new(false)).collect(),
-            dropped_before: zeros(capture.most_rings()),
-            settled: zeros(free.len()),
+            shares: Shares::new(capture.most_rings(), free.len()),
             capture: Arc::new(capture),
             free: Mutex::new(free),
             filter: Arc::default(),
         })
-    }
-
-    /// The worker whose handle counts the packets of the worker `home`: itself, or the first one that has a handle if
-    /// `home` has none.
-    fn counter(&self, home: usize) -> Option<usize> {
-        let is_held = |worker: &AtomicBool| worker.load(Ordering::Relaxed);
-        if is_held(&self.held[home]) { Some(home) } else { self.held.iter().position(is_held) }
-    }
-
-    /// Each ring that a handle counts, with the worker of this handle and all dropped packets of the ring.
-    fn counted_rings(&self) -> impl Iterator<Item = (usize, usize, u64)> {
-        (0..self.capture.ring_count()).filter_map(|ring| {
-            let counter = self.counter(self.capture.home_worker(ring))?;
-            Some((ring, counter, self.capture.tally(ring).dropped))
-        })
-    }
-
-    /// Assigns the packets dropped so far to the handles that count them, before others do.
-    fn settle(&self) {
-        for (ring, counter, dropped) in self.counted_rings() {
-            let before = self.dropped_before[ring].fetch_max(dropped, Ordering::Relaxed);
-            // Release pairs with the acquire in `dropped`: a thread that sees the sum sees that `dropped_before` has grown.
-            self.settled[counter].fetch_add(dropped.saturating_sub(before), Ordering::Release);
-        }
     }
 
     /// The worker of the ring that `name` specifies, otherwise the first free worker. `None` if it is taken.
@@ -158,43 +129,42 @@ impl Group {
 
 impl Membership {
     fn begin(group: Arc<Group>, worker: usize) -> Self {
-        group.settle();
-        // From the store on, a handle that leaves may settle this one's drops.
-        let settled_before = group.settled[worker].load(Ordering::Relaxed);
-        group.held[worker].store(true, Ordering::Release);
-        Self { group, worker, settled_before, most_dropped: AtomicU64::new(0) }
+        let before = group.shares.join(&*group.capture, worker);
+        Self { group, worker, before, most: SharedCounts::default() }
     }
 
     /// Leaves the group, which keeps the worker for the next handle.
     pub(crate) fn leave(self, worker: Worker) {
-        self.group.settle();
-        self.group.held[self.worker].store(false, Ordering::Relaxed);
+        self.group.shares.leave(&*self.group.capture, self.worker);
         self.group.free.lock().unwrap_or_else(PoisonError::into_inner)[self.worker] = Some(worker);
     }
 
-    /// Whether this handle counts the packets of the worker `home`: it has this worker, or no handle has it and this
-    /// handle is the first one. A signal handler may call it.
-    pub(crate) fn counts_of(&self, home: usize) -> bool {
-        self.group.counter(home) == Some(self.worker)
-    }
-
-    /// The packets dropped while this handle counted their ring. The sum over all handles, open and closed, is the number
-    /// of packets that the group dropped. A signal handler may call it.
-    pub(crate) fn dropped(&self) -> u64 {
-        let group = &self.group;
-        let own = group.counted_rings().filter(|&(_, counter, _)| counter == self.worker);
-        let since = |(ring, _, dropped): (usize, usize, u64)| {
-            dropped.saturating_sub(group.dropped_before[ring].load(Ordering::Relaxed))
-        };
-        let settled = group.settled[self.worker].load(Ordering::Acquire) - self.settled_before;
-        let dropped = settled + own.map(since).sum::<u64>();
-        dropped.max(self.most_dropped.fetch_max(dropped, Ordering::Relaxed))
+    /// The packets of the rings that this handle counts, whichever handle reads them: the sum over all handles, open and
+    /// closed, is the number of packets of the group. A signal handler may call it.
+    pub(crate) fn counts(&self) -> Counts {
+        let counts = self.group.shares.counts(&*self.group.capture, self.worker);
+        self.most.raise(counts.map_or_else(Counts::default, |counts| counts.since(self.before)))
     }
 
     /// Whether no other handle is in the group.
     pub(crate) fn is_alone(&self) -> bool {
         let free = self.group.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.iter().filter(|worker| worker.is_none()).count() <= 1
+    }
+}
+
+impl Rings for Capture {
+    fn ring_count(&self) -> usize {
+        self.ring_count()
+    }
+
+    fn home(&self, ring: usize) -> usize {
+        self.home_worker(ring)
+    }
+
+    fn counts(&self, ring: usize) -> Counts {
+        let tally = self.tally(ring);
+        Counts { arrived: tally.arrived, dropped: tally.dropped }
     }
 }
 

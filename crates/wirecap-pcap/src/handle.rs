@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi::{ERROR, RealPcap};
@@ -14,6 +14,8 @@ use crate::{failure, real};
 /// The state behind a `pcap_t *` of this library.
 pub(crate) struct Handle {
     real: AtomicPtr<RealPcap>,
+    /// The real library's handle has failed to activate, and not all of its settings are those of `request`.
+    is_spent: AtomicBool,
     /// The settings of a handle for a live capture, until it is activated.
     request: Mutex<Option<Request>>,
     /// The engine's capture.
@@ -25,6 +27,7 @@ impl Handle {
     pub(crate) fn new(real: *mut RealPcap, request: Option<Request>) -> Self {
         Self {
             real: AtomicPtr::new(real),
+            is_spent: AtomicBool::new(false),
             request: Mutex::new(request),
             live: OnceLock::new(),
             turn: Turn::new(),
@@ -40,6 +43,15 @@ impl Handle {
     /// Replaces the real library's handle and returns the old one.
     pub(crate) fn replace_real(&self, real: *mut RealPcap) -> *mut RealPcap {
         self.real.swap(real, Ordering::AcqRel)
+    }
+
+    /// Whether the real library's handle must be replaced before it is activated.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.is_spent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_spent(&self, is_spent: bool) {
+        self.is_spent.store(is_spent, Ordering::Relaxed);
     }
 
     #[inline]

@@ -28,6 +28,9 @@ mod pollable;
 mod read;
 mod real;
 mod request;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod settings;
 mod socket;
 mod table;

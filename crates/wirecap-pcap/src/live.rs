@@ -24,7 +24,7 @@ use crate::abi::{D_INOUT, Program};
 use crate::failure::causes;
 use crate::filter_slot::{FilterSlot, Sieve, locked};
 use crate::forks::{self, SoleReader};
-use crate::group::{Group, Joined, Membership};
+use crate::group::{Counts, Group, Joined, Membership};
 use crate::opening::{LiveError, open_capture};
 use crate::pollable::Pollable;
 use crate::request::{Name, Request};
@@ -240,6 +240,11 @@ impl Live {
 
     /// Ends the current read, or the next one if none is running. A signal handler may call it.
     pub(crate) fn break_off(&self) {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("breakloop-does-not-wake") {
+            self.broken.store(true, Ordering::SeqCst);
+            return;
+        }
         self.broken.store(true, Ordering::SeqCst);
         self.disturb();
         self.waker.wake();
@@ -322,33 +327,29 @@ impl Live {
     /// Returns the number of packets that passed the filter, including waiting and dropped ones, and the
     /// number of dropped ones. A signal handler may call it.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let is_own = |ring: &usize| {
-            let home = self.capture.home_worker(*ring);
-            self.membership.as_ref().is_none_or(|group| group.counts_of(home))
+        let Counts { arrived, dropped } = match &self.membership {
+            Some(group) => group.counts(),
+            None => {
+                let tallies = (0..self.capture.ring_count()).map(|ring| self.capture.tally(ring));
+                let counts = tallies.map(|tally| Counts { arrived: tally.arrived, dropped: tally.dropped });
+                counts.fold(Counts::default(), Counts::plus)
+            }
         };
-        let tallies = (0..self.capture.ring_count()).filter(is_own).map(|ring| self.capture.tally(ring));
-        let (mut arrived, mut delivered, mut dropped_of_rings) = (0, 0, 0);
-        for tally in tallies {
-            arrived += tally.arrived;
-            delivered += tally.delivered;
-            dropped_of_rings += tally.dropped;
-        }
-        // Other handles of a group may have counted some of these rings' drops before.
-        let dropped = self.membership.as_ref().map_or(dropped_of_rings, Membership::dropped);
-        let taken = self.taken.load(Ordering::Relaxed);
+        #[cfg(sabotage)]
+        let dropped = match self.membership {
+            Some(_) if crate::sabotage::is("group-drops-counted-per-handle") => {
+                (0..self.capture.ring_count()).map(|ring| self.capture.tally(ring).dropped).sum()
+            }
+            _ => dropped,
+        };
         // A packet socket counts packets that passed the kernel's filter, as libpcap does, even if user space
         // rejects them afterwards.
         let (sifts, refused) = match self.cuts {
             true => (false, 0),
             false => (self.filter.sifts.load(Ordering::Relaxed), self.refused.load(Ordering::Relaxed)),
         };
-        let passed = match self.membership {
-            // Waiting packets were not filtered yet, and most of them may not match.
-            _ if sifts => taken,
-            None => arrived,
-            // In a group other handles took some of these rings' packets, and this handle some of theirs.
-            Some(_) => taken + arrived.saturating_sub(delivered),
-        };
+        // Waiting packets were not filtered yet, and most of them may not match.
+        let passed = if sifts { self.taken.load(Ordering::Relaxed) } else { arrived };
         let received = passed.saturating_sub(refused) + dropped;
         if sifts {
             return (received, dropped);
@@ -359,6 +360,10 @@ impl Live {
     /// Packets dropped by the interface, in promiscuous mode only, as in libpcap. A signal handler may call
     /// it.
     pub(crate) fn interface_drops(&self) -> u64 {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("ps-ifdrop-always-zero") {
+            return 0;
+        }
         if self.promiscuous { self.interface_drops.since_open() } else { 0 }
     }
 }

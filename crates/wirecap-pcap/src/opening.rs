@@ -26,11 +26,24 @@ pub(crate) enum LiveError {
 impl fmt::Display for LiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Open(error) => f.write_str(&causes(error)),
+            Self::Open(error) => f.write_str(&in_settings(causes(error))),
             Self::System(doing, error) => write!(f, "cannot {doing}: {error}"),
             Self::NoEthernet => f.write_str("its packets have no Ethernet header"),
         }
     }
+}
+
+/// The options of the command that the engine's errors name, and the drop-in's settings for them.
+const SETTINGS: [(&str, &str); 4] = [
+    ("--engine packet", "WIRECAP_ENGINE=packet"),
+    ("--take", "WIRECAP_TAKE=1"),
+    ("--workers N", "WIRECAP_WORKERS=N"),
+    ("-R, -M, --buffer", "WIRECAP_R, WIRECAP_M, pcap_set_buffer_size"),
+];
+
+/// An error of the engine, with settings instead of options.
+fn in_settings(error: String) -> String {
+    SETTINGS.iter().fold(error, |text, (option, setting)| text.replace(option, setting))
 }
 
 /// Opens a capture of R chunks, or of fewer, as libpcap does, if memory does not suffice and R was not set.
@@ -84,6 +97,13 @@ mod tests {
             );
         }
         assert_eq!(fewer(FEWEST), FEWEST);
+    }
+
+    #[test]
+    fn errors_name_settings_and_not_options_of_the_command() {
+        let held = OpenError::PoolTooLarge { needed_bytes: 2, limit_bytes: 1 };
+        let text = LiveError::Open(held).to_string();
+        assert!(text.contains("WIRECAP_R, WIRECAP_M") && !text.contains("--"), "{text}");
     }
 
     #[test]

@@ -102,6 +102,15 @@ impl Name {
     }
 }
 
+/// Why the engine does not capture.
+#[derive(Debug)]
+pub(crate) enum Obstacle {
+    /// It does not support the request.
+    Unserved(Cow<'static, str>),
+    /// The kernel did not report the interface, for example because descriptors are lacking.
+    Unknown(Cow<'static, str>),
+}
+
 impl Request {
     pub(crate) fn new(device: Option<Name>) -> Self {
         Self {
@@ -118,9 +127,10 @@ impl Request {
         }
     }
 
-    /// The interface, or why the engine does not support the request.
-    pub(crate) fn served(&self, settings: &Settings) -> Result<Device, Cow<'static, str>> {
-        let name = self.device.as_ref().ok_or("it captures on all interfaces")?;
+    /// The interface, or why the engine does not capture.
+    pub(crate) fn served(&self, settings: &Settings) -> Result<Device, Obstacle> {
+        let unserved = |reason| Obstacle::Unserved(Cow::Borrowed(reason));
+        let name = self.device.as_ref().ok_or(unserved("it captures on all interfaces"))?;
         let has_host_time = self.tstamp_type.is_none_or(|kind| kind == TSTAMP_HOST);
         let obstacles = [
             (settings.engine == Some(Choice::Off), "WIRECAP_ENGINE is off"),
@@ -130,12 +140,12 @@ impl Request {
             (!name.is_plain(), "its name contains '@'"),
         ];
         if let Some((_, reason)) = obstacles.iter().find(|(is_there, _)| *is_there) {
-            return Err(Cow::Borrowed(reason));
+            return Err(unserved(reason));
         }
         match Device::glance(&name.interface) {
-            Ok(device) if !device.up => Err(Cow::Borrowed("it is down")),
+            Ok(device) if !device.up => Err(unserved("it is down")),
             Ok(device) if device.is_ethernet() || device.is_loopback() => Ok(device),
-            Ok(_) => Err(Cow::Borrowed("it is not an Ethernet interface")),
+            Ok(_) => Err(unserved("it is not an Ethernet interface")),
             Err(error) => Err(why_unknown(&error)),
         }
     }
@@ -225,13 +235,12 @@ impl Request {
 }
 
 /// Why the device was not found.
-fn why_unknown(error: &DeviceError) -> Cow<'static, str> {
+fn why_unknown(error: &DeviceError) -> Obstacle {
     match error {
         DeviceError::NoSuchDevice { .. } | DeviceError::InvalidName { .. } => {
-            Cow::Borrowed("it is not a network interface")
+            Obstacle::Unserved(Cow::Borrowed("it is not a network interface"))
         }
-        // Such as a lack of descriptors, which says nothing about the device.
-        error => Cow::Owned(causes(error)),
+        error => Obstacle::Unknown(Cow::Owned(causes(error))),
     }
 }
 
@@ -257,14 +266,12 @@ mod tests {
     #[test]
     fn a_lookup_that_failed_does_not_mean_that_there_is_no_interface() {
         let absent = DeviceError::NoSuchDevice { name: "usbmon1".to_owned(), existing: Vec::new() };
-        assert_eq!(why_unknown(&absent), "it is not a network interface");
+        assert!(matches!(why_unknown(&absent), Obstacle::Unserved(_)));
         let source = io::Error::from_raw_os_error(libc::EMFILE);
         let error = DeviceError::Kernel { interface: Some("eth0".to_owned()), source };
-        let text = why_unknown(&error);
-        assert!(
-            text.contains("did not report interface eth0") && text.contains("Too many open files"),
-            "{text}"
-        );
+        let Obstacle::Unknown(text) = why_unknown(&error) else { panic!("{error} says nothing about eth0") };
+        let words = ["did not report interface eth0", "Too many open files"];
+        assert!(words.iter().all(|word| text.contains(word)), "{text}");
     }
 
     #[test]

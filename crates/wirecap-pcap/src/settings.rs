@@ -21,7 +21,7 @@ pub(crate) enum Choice {
     /// The engine that captures copies, so nothing changes for the host.
     Packet,
     Xdp,
-    /// `xdp` if the host does not use the interface, otherwise `packet`.
+    /// `xdp` if the interface is dedicated to capturing and not in use, otherwise `packet`.
     Auto,
     /// The real library.
     Off,

@@ -137,7 +137,9 @@ fn waiting_packets_are_filtered_again_in_each_ring() {
     // A packet socket also counts packets that arrived before its filter, as with libpcap.
     for (engine, device, counted) in [("packet", "a1@0-1", 68), ("xdp", "a1", 6)] {
         let namespace = Namespace::new().unwrap();
-        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500).unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         let bed = Bed { namespace, pair };
         let mut puppet = Puppet::start(&bed, (Library::DropIn, engine), device);
         let send = |queue, sequences| {

@@ -16,7 +16,9 @@ fn a_handle_survives_forks_as_with_libpcap() {
     let program = compile("forks.c", folder.path(), &[]);
     let run = |library, device: &str, variables: &[(&str, &str)], mode: &str| {
         let namespace = Namespace::new().unwrap();
-        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500).unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         let bed = Bed { namespace, pair };
         let mut command = bed.command(&program, library);
         command.args([device, "a0", mode]).envs(variables.iter().copied());

@@ -33,6 +33,23 @@ impl Compression {
         }
     }
 
+    /// Checks that the extension is not that of another compressor: a file of that name would not be compressed.
+    ///
+    /// # Errors
+    ///
+    /// A message with the names that can be used.
+    pub fn check(path: &Path) -> Result<(), String> {
+        const OTHERS: [&str; 12] =
+            ["bz2", "xz", "lzma", "lz4", "lzo", "br", "sz", "Z", "z", "zip", "7z", "zstd"];
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some(extension) if OTHERS.contains(&extension) => Err(format!(
+                "{}: wirecap does not compress to .{extension}; use the extension .zst or .gz",
+                path.display()
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// The bytes with which each frame begins. A gzip member has no name and no time here.
     pub(crate) fn frame_head(self) -> &'static [u8] {
         match self {

@@ -49,6 +49,10 @@ pub struct Cutter {
 
 const SECOND: u64 = 1_000_000_000;
 
+/// Packets of several rings arrive in turns: those of a ring that was not read for a while have earlier times. They belong to
+/// the current file, even if its period is shorter than their delay.
+const LATE_NANOS: u64 = 10 * SECOND;
+
 impl Cutter {
     /// Applies these rules. `utc_offset` returns the seconds by which the local clock is ahead of UTC at a
     /// time in seconds since the epoch.
@@ -85,11 +89,22 @@ impl Cutter {
             || self.packets > 0 && (self.bytes + bytes > self.bytes_max || self.packets >= self.packets_max)
     }
 
-    /// Whether `nanos` is outside the file's period. A time in the period before the file's is treated as
-    /// reordering; an earlier one means that the clock was set back, and ends the file, too.
+    /// Whether a packet with this time is outside the file's period. A time in the period before the file's, or up to ten
+    /// seconds before it, is treated as reordering; an earlier one means that the clock was set back, and ends the file,
+    /// too.
     #[inline]
     pub fn is_over(&self, nanos: u64) -> bool {
-        nanos >= self.times.end || nanos < self.times.start
+        #[cfg(sabotage)]
+        if crate::sabotage::is("clock-set-back-goes-on") {
+            return nanos >= self.times.end;
+        }
+        self.has_ended(nanos) || nanos < self.times.start
+    }
+
+    /// Whether the file's period has ended at this time. A clock that lags behind the packets says nothing else.
+    #[inline]
+    pub fn has_ended(&self, nanos: u64) -> bool {
+        nanos >= self.times.end
     }
 
     /// Adds a packet of this many bytes to the current file.
@@ -118,7 +133,7 @@ impl Cutter {
             };
             (start, start.saturating_add(length))
         };
-        start.saturating_sub(length)..end
+        start.saturating_sub(length.max(LATE_NANOS))..end
     }
 
     /// The beginning and end, in seconds of UTC, of the local clock's period that contains this time. A
@@ -193,7 +208,52 @@ mod tests {
         let mut cutter = aligned(3600);
         cutter.open(10 * 3600 * SECOND, 0, 0);
         assert!(!cutter.is_over((10 * 3600 - 5) * SECOND), "a packet that comes late");
-        assert!(cutter.is_over((9 * 3600 - 1) * SECOND), "the clock");
+        assert!(cutter.is_over((9 * 3600 - 1) * SECOND), "the clock was set back");
+    }
+
+    #[test]
+    fn a_clock_set_back_before_the_first_file_begins_a_period_of_its_own() {
+        let period = Period { length: Duration::from_secs(10), is_aligned: false };
+        let mut cutter = cutter(CutRules { period: Some(period), ..CutRules::default() });
+        cutter.open(100 * SECOND, 0, 0);
+        assert!(cutter.is_over(89 * SECOND), "the clock was set back");
+        cutter.open(50 * SECOND, 0, 0);
+        assert!(!cutter.is_over(50 * SECOND) && !cutter.is_over(60 * SECOND - 1), "its period");
+        assert!(cutter.is_over(60 * SECOND) && cutter.is_over(39 * SECOND), "the end of its period");
+    }
+
+    /// Three rings, whose packets come up to two seconds late, and a clock that lags two seconds behind them.
+    #[test]
+    fn a_period_of_any_length_has_one_file() {
+        const STEP: u64 = SECOND / 10;
+        const LATE: u64 = 2 * SECOND;
+        for seconds in [1, 2, 3, 5, 7, 10, 15, 30, 60, 90, 300, 600, 900, 3600, 7200, 21_600, 43_200, 86_400]
+        {
+            for is_aligned in [true, false] {
+                let period = Period { length: Duration::from_secs(seconds), is_aligned };
+                let mut cutter = cutter(CutRules { period: Some(period), ..CutRules::default() });
+                // A multiple of the period on the local clock, which is two hours ahead of UTC.
+                let begin = ((150 * 86_400 + 7200) / seconds * seconds - 7200) * SECOND;
+                // Long periods have fewer steps, or the test would take long.
+                let step = STEP * seconds.div_ceil(60);
+                let (mut files, mut is_open) = (0, false);
+                for now in (begin..begin + 20 * seconds * SECOND).step_by(step as usize) {
+                    for late in [0, LATE / 3, LATE] {
+                        let nanos = now - late;
+                        if is_open && cutter.is_cut_before(nanos, 60) {
+                            is_open = false;
+                        }
+                        if !is_open {
+                            cutter.open(nanos, 0, 0);
+                            (files, is_open) = (files + 1, true);
+                        }
+                        cutter.add(60);
+                    }
+                    is_open &= !cutter.has_ended(now - LATE);
+                }
+                assert_eq!(files, 20, "{seconds} s, aligned: {is_aligned}");
+            }
+        }
     }
 
     #[test]

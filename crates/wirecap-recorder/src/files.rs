@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use wirecap_savefile::{Format, Interface, PACKET_BYTES_MAX, ReadError, Reader, is_planted};
 
 use crate::compression::{Compression, is_torn_frame, whole_frames};
-use crate::names::Pattern;
+use crate::names::{Pattern, extension_start};
 
 /// Suffix of an incomplete file's name.
 const PART: &str = ".part";
@@ -64,6 +64,23 @@ pub(crate) fn earlier(pattern: &Pattern) -> io::Result<Earlier> {
     let next_sequence = found.iter().filter_map(|(sequence, ..)| *sequence).max().map_or(0, |last| last + 1);
     let files = found.into_iter().map(|(_, _, path, bytes)| (path, bytes)).collect();
     Ok(Earlier { files, next_sequence })
+}
+
+/// Total size of the complete files of a pattern.
+pub(crate) fn complete_bytes(pattern: &Pattern) -> io::Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(pattern.directory())? {
+        let entry = entry?;
+        let is_ours = entry.file_name().to_str().is_some_and(|name| pattern.sequence_of(name).is_some());
+        // A file that is gone meanwhile has no bytes.
+        if let (true, Ok(metadata)) = (is_ours, entry.metadata())
+            && metadata.is_file()
+            && !is_planted(&entry.path()).unwrap_or(true)
+        {
+            bytes += metadata.len();
+        }
+    }
+    Ok(bytes)
 }
 
 /// Fails if another process is writing files of this pattern in the directory, or if the directory cannot be
@@ -121,6 +138,10 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     // A file that cannot be read does not prevent a new recording.
     let Ok(Some(end)) = end else { return Ok(Some(part.to_owned())) };
     end.apply(&file)?;
+    #[cfg(sabotage)]
+    if crate::sabotage::is("salvage-without-sync") {
+        return rename_to_new(part, &path).map(|()| Some(path));
+    }
     file.sync_all()?;
     match rename_to_new(part, &path) {
         Ok(()) => Ok(Some(path)),
@@ -300,14 +321,18 @@ fn contains_after(file: &File, mut offset: u64, bytes: &[u8]) -> io::Result<bool
 /// Number of suffixes tried in order, before random ones, which other users cannot predict.
 const NUMBERS_TRIED: u64 = 16;
 
-/// An unused name: the path, or the path with a number.
+/// An unused name: the path, or the path with a number before its extension.
 pub(crate) fn free_name(path: &Path) -> PathBuf {
     let is_free =
         |path: &PathBuf| fs::symlink_metadata(path).is_err() && fs::symlink_metadata(part_of(path)).is_err();
     let with = |suffix: String| {
-        let mut name = path.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            let mut name = path.as_os_str().to_owned();
+            name.push(suffix);
+            return PathBuf::from(name);
+        };
+        let (stem, extension) = name.split_at(extension_start(name));
+        path.with_file_name(format!("{stem}{suffix}{extension}"))
     };
     let numbered = (1..=NUMBERS_TRIED).map(|number| with(format!("-{number}")));
     let unforeseen = std::iter::repeat_with(|| {

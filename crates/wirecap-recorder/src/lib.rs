@@ -23,6 +23,10 @@ mod local_time;
 mod names;
 mod page;
 mod recording;
+mod rules;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod store;
 mod stream;
 mod writer;
@@ -33,5 +37,6 @@ pub use files::refuse_busy;
 pub use launch::{Commands, Launch};
 pub use names::{BadPattern, Numbering, Pattern};
 pub use recording::{Recording, Settings, Target};
+pub use rules::{Answer, RulesError};
 pub use store::{Room, Store, StoreRules};
 pub use writer::{Durability, Summary, Watch};

@@ -176,7 +176,7 @@ impl Pattern {
 }
 
 /// The position of a file name's extension, for instance `.pcapng.zst`.
-fn extension_start(name: &str) -> usize {
+pub(crate) fn extension_start(name: &str) -> usize {
     let stem = [".zst", ".gz"].iter().find_map(|known| name.strip_suffix(known)).unwrap_or(name);
     stem.rfind('.').filter(|&dot| dot > 0).unwrap_or(stem.len())
 }

@@ -21,6 +21,7 @@ use crate::launch::Launch;
 use crate::local_time;
 use crate::names::Pattern;
 use crate::page::{CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
+use crate::rules::{Answer, RulesError};
 use crate::store::{Store, StoreRules};
 use crate::writer::{Durability, Message, Place, Shared, Summary, Watch, Writer, announce};
 
@@ -50,6 +51,13 @@ pub struct Settings {
     pub head: Vec<u8>,
     /// Bytes reserved at the end of a file for the `tail` of [`finish`](Recording::finish).
     pub tail_bytes: u64,
+    /// The interfaces in the head that [`write_of`](Recording::write_of) names: for each number the interface's index in the
+    /// file.
+    pub sources: Vec<u32>,
+    /// The number of interfaces in the head.
+    pub interfaces: u32,
+    /// Bytes reserved at the end of a file for each interface that is added to it.
+    pub source_tail_bytes: u64,
     /// How files are compressed.
     pub compression: Compression,
     /// Number of compressor threads.
@@ -83,6 +91,7 @@ pub struct Recording {
     writer: Option<Weak<Mutex<Writer>>>,
     head_bytes: u64,
     tail_bytes: u64,
+    sources: Sources,
     cutter: Cutter,
     files_max: u64,
     bytes_max: u64,
@@ -178,6 +187,8 @@ impl Recording {
             open: None,
         };
         let head_bytes = writer.head.len() as u64;
+        // Otherwise all earlier files would be removed before the recording fails.
+        writer.check_rules(settings.store).map_err(|error| failed(io::Error::other(error)))?;
         writer.begin(now.unix_seconds().cast_signed())?;
         let is_direct = !is_compressed && writer.file().is_some_and(Direct::is_possible);
         writer.direct = is_direct.then(Direct::default);
@@ -196,6 +207,7 @@ impl Recording {
             writer: written_here,
             head_bytes,
             tail_bytes: settings.tail_bytes,
+            sources: Sources::new(settings.sources, settings.interfaces, settings.source_tail_bytes),
             cutter: Cutter::new(settings.cut, local_time::utc_offset),
             files_max: settings.files_max.unwrap_or(u64::MAX),
             bytes_max: settings.bytes_max.unwrap_or(u64::MAX),
@@ -269,6 +281,60 @@ impl Recording {
         Ok(true)
     }
 
+    /// As [`write`](Self::write), for a packet of an interface that the head need not have: its index in `record` is ignored.
+    /// `source` is the caller's number of the interface, and `describe` gives the bytes of its description, which the file gets
+    /// before its first packet.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_of(
+        &mut self,
+        source: usize,
+        describe: &dyn Fn() -> Vec<u8>,
+        record: &Record<'_>,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let known = self.sources.index_of(source);
+        let len = self.format.encoded_len(record);
+        let nanos = record.timestamp.unwrap_or(now).unix_nanos();
+        let begins_file = !self.is_open || self.cutter.is_cut_before(nanos, len as u64);
+        let description = match known {
+            Some(_) if !begins_file => Vec::new(),
+            _ => describe(),
+        };
+        let reserved = if description.is_empty() { 0 } else { self.sources.tail_bytes };
+        let admitted_bytes = len + description.len() + reserved as usize;
+        if !self.admits(record, admitted_bytes, now)? {
+            return Ok(false);
+        }
+
+        // The file that has begun may have the interface in its head.
+        let known = self.sources.index_of(source);
+        let record = Record { interface: known.unwrap_or_else(|| self.sources.add(source)), ..*record };
+        let description = if known.is_some() { &[][..] } else { &description[..] };
+        let taken = description.len() + len;
+        self.bytes -= (admitted_bytes - taken) as u64;
+        let slot = match self.page.as_mut().and_then(|page| page.reserve(taken)) {
+            Some(slot) => slot,
+            None => {
+                self.change_page(taken)?;
+                let page = self.page.as_mut().expect("change_page begins a page");
+                page.reserve(taken).expect("a page has room for the longest packet and a description")
+            }
+        };
+        let (before, packet) = slot.split_at_mut(description.len());
+        before.copy_from_slice(description);
+        self.format.encode(&record, packet);
+        Ok(true)
+    }
+
+    /// The interfaces in the current file that [`write_of`](Self::write_of) names: the caller's number of each, and its index in
+    /// the file.
+    pub fn sources(&self) -> Vec<(usize, u32)> {
+        self.sources.list()
+    }
+
     /// Whether the recording accepts a packet that takes this many bytes in the file. An accepted packet is
     /// counted, and a file for it is open.
     #[inline]
@@ -289,7 +355,10 @@ impl Recording {
     /// Begins the next file if the rules require it. Returns `false` if the recording is over.
     #[cold]
     fn turn(&mut self, nanos: u64, len: u64) -> Result<bool, WriteError> {
-        let tail_bytes = if self.is_open { self.tail_bytes } else { self.head_bytes + self.tail_bytes };
+        let tail_bytes = match self.is_open {
+            true => self.tail_bytes + self.sources.reserved_bytes(),
+            false => self.head_bytes + self.tail_bytes,
+        };
         if self.is_over || self.packets > 0 && self.bytes + len + tail_bytes > self.bytes_max {
             self.is_over = true;
             return Ok(false);
@@ -323,19 +392,56 @@ impl Recording {
         Ok(())
     }
 
-    /// Applies other rules from the next file on; that file begins with the next packet. The new budgets
-    /// count the files that are then in the directory. Without effect in a recording of a single file.
+    /// Asks whether the recording can obey other rules from now on. Changes nothing. The answer comes from the
+    /// writer, so only when the disk has taken the packets before.
     ///
     /// # Errors
     ///
     /// If earlier packets cannot be written.
-    pub fn change_rules(&mut self, cut: CutRules, store: StoreRules) -> Result<(), WriteError> {
-        if self.is_single {
+    pub fn check_rules(
+        &mut self,
+        cut: CutRules,
+        store: StoreRules,
+        answer: Answer,
+    ) -> Result<(), WriteError> {
+        let open_bytes = if self.is_open { self.open_bytes() } else { 0 };
+        let next_bytes = cut.bytes.unwrap_or(0);
+        if let Some(keep_bytes) = store.bytes
+            && open_bytes.saturating_add(next_bytes) > keep_bytes
+            && !self.is_single
+        {
+            answer.give(Err(RulesError::NoRoom { keep_bytes, open_bytes, next_bytes }));
             return Ok(());
         }
-        self.rotate()?;
-        self.cutter.set_rules(cut);
-        self.send(Message::Rules(store))
+        self.send(Message::Check(store, answer))
+    }
+
+    /// Applies other rules from the next file on; that file begins with the next packet. The new budgets
+    /// count the files that are then in the directory. Without effect in a recording of a single file. The
+    /// answer comes when the writer has the new budgets.
+    ///
+    /// # Errors
+    ///
+    /// If earlier packets cannot be written.
+    pub fn change_rules(
+        &mut self,
+        cut: CutRules,
+        store: StoreRules,
+        answer: Answer,
+    ) -> Result<(), WriteError> {
+        if !self.is_single {
+            self.rotate()?;
+            self.cutter.set_rules(cut);
+        }
+        self.send(Message::Rules(store, answer))
+    }
+
+    /// The size of the open file when it is complete, before compression.
+    fn open_bytes(&self) -> u64 {
+        self.file_bytes
+            + self.page.as_ref().map_or(0, Page::len) as u64
+            + self.tail_bytes
+            + self.sources.reserved_bytes()
     }
 
     /// Ends the current file if it has packets and its period is over.
@@ -344,7 +450,7 @@ impl Recording {
     ///
     /// If earlier packets cannot be written.
     pub fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
-        match self.is_open && self.cutter.packets() > 0 && self.cutter.is_over(now.unix_nanos()) {
+        match self.is_open && self.cutter.packets() > 0 && self.cutter.has_ended(now.unix_nanos()) {
             true => self.rotate(),
             false => Ok(()),
         }
@@ -428,6 +534,7 @@ impl Recording {
 
     fn opened(&mut self, nanos: u64) {
         self.cutter.open(nanos, self.head_bytes, self.tail_bytes);
+        self.sources.begin_file();
         self.is_open = true;
         self.files += 1;
         self.bytes += self.head_bytes;
@@ -501,6 +608,57 @@ impl Recording {
             Some(Ok(outcome)) => outcome,
             Some(Err(panic)) => std::panic::resume_unwind(panic),
         }
+    }
+}
+
+/// The interfaces that the current file has, by the caller's numbers.
+#[derive(Debug)]
+struct Sources {
+    /// Those in the head.
+    in_head: Vec<u32>,
+    next_in_head: u32,
+    /// The index in the file of each number.
+    indices: Vec<Option<u32>>,
+    next: u32,
+    /// Bytes at the end of the file for each interface that is not in the head.
+    tail_bytes: u64,
+}
+
+impl Sources {
+    fn new(in_head: Vec<u32>, interfaces: u32, tail_bytes: u64) -> Self {
+        let mut sources =
+            Self { in_head, next_in_head: interfaces, indices: Vec::new(), next: interfaces, tail_bytes };
+        sources.begin_file();
+        sources
+    }
+
+    /// A file has the interfaces in its head, and then those of its packets.
+    fn begin_file(&mut self) {
+        self.indices.clear();
+        self.indices.extend(self.in_head.iter().copied().map(Some));
+        self.next = self.next_in_head;
+    }
+
+    fn index_of(&self, source: usize) -> Option<u32> {
+        self.indices.get(source).copied().flatten()
+    }
+
+    fn add(&mut self, source: usize) -> u32 {
+        let len = self.indices.len().max(source + 1);
+        self.indices.resize(len, None);
+        let index = self.next;
+        self.indices[source] = Some(index);
+        self.next += 1;
+        index
+    }
+
+    fn list(&self) -> Vec<(usize, u32)> {
+        let numbered = self.indices.iter().enumerate();
+        numbered.filter_map(|(source, index)| Some((source, (*index)?))).collect()
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        u64::from(self.next - self.next_in_head) * self.tail_bytes
     }
 }
 

@@ -64,6 +64,10 @@ impl<N> Store<N> {
 
     /// Called before this many bytes are written to the open file, on a file system with `free_bytes` free.
     pub fn room_for(&mut self, bytes: u64, free_bytes: u64) -> Room<N> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("budget-without-the-open-file") {
+            self.open_bytes = 0;
+        }
         if self.has_room_for(bytes, free_bytes) { Room::Enough } else { self.remove_oldest() }
     }
 
@@ -97,6 +101,10 @@ impl<N> Store<N> {
     /// Removes a file from the store that was deleted or replaced for another reason than a budget.
     pub fn forget(&mut self, is_it: impl Fn(&N) -> bool) {
         self.complete.retain(|(name, _)| !is_it(name));
+        #[cfg(sabotage)]
+        if crate::sabotage::is("budget-keeps-forgotten-bytes") {
+            return;
+        }
         self.complete_bytes = self.complete.iter().map(|(_, bytes)| bytes).sum();
     }
 
@@ -154,6 +162,17 @@ mod tests {
                 store.complete(next);
             }
         }
+    }
+
+    #[test]
+    fn a_forgotten_file_no_longer_counts() {
+        let rules = StoreRules { files: Some(3), bytes: Some(100), ..StoreRules::default() };
+        let mut store = Store::new(rules, [(1, 40), (2, 30)]);
+        store.forget(|name| *name == 1);
+        assert_eq!(store.bytes(), 30, "the bytes of a forgotten file");
+        assert_eq!((store.room_for_file(), store.room_for(70, 0)), (Room::Enough, Room::Enough));
+        assert_eq!(store.room_for(71, 0), Room::Remove(2));
+        assert_eq!(store.bytes(), 0, "the bytes of a removed file");
     }
 
     #[test]

@@ -19,6 +19,7 @@ use crate::files::{self, free_bytes, free_name, give_name, is_gone, part_of, syn
 use crate::launch::Launch;
 use crate::names::{Numbering, Pattern};
 use crate::page::{PAGE_BYTES, Page};
+use crate::rules::{Answer, RulesError};
 use crate::store::{Room, Store, StoreRules};
 
 /// If more pages than this wait, the writer does not wait for a slow disk; the page cache accepts the pages.
@@ -113,8 +114,10 @@ pub(crate) enum Message {
     Page(Page),
     /// Complete the file with these bytes.
     End(Vec<u8>),
+    /// Check whether these budgets are possible.
+    Check(StoreRules, Answer),
     /// Change the budgets. No file is open.
-    Rules(StoreRules),
+    Rules(StoreRules, Answer),
 }
 
 /// The destination of the writer.
@@ -207,7 +210,15 @@ impl Writer {
                 while self.write_compressed()? {}
                 self.end(&tail)
             }
-            Message::Rules(rules) => self.change_rules(rules),
+            Message::Check(rules, answer) => {
+                answer.give(self.check_rules(rules));
+                Ok(())
+            }
+            Message::Rules(rules, answer) => {
+                self.change_rules(rules)?;
+                answer.give(Ok(()));
+                Ok(())
+            }
         }
     }
 
@@ -229,6 +240,20 @@ impl Writer {
     /// Whether the open file is in memory.
     pub(crate) fn is_in_memory(&self) -> bool {
         self.open.as_ref().is_some_and(|open| open.is_in_memory)
+    }
+
+    /// Whether the file system can keep as many free bytes as the rules require, and the directory can be read.
+    pub(crate) fn check_rules(&self, rules: StoreRules) -> Result<(), RulesError> {
+        let Place::Set { pattern, .. } = &self.place else { return Ok(()) };
+        let directory = pattern.directory();
+        let unreadable = |source| RulesError::Directory { directory: directory.to_owned(), source };
+        let complete_bytes = files::complete_bytes(pattern).map_err(unreadable)?;
+        let Some(keep_free) = rules.free_bytes else { return Ok(()) };
+        let free_bytes = free_bytes(directory).map_err(unreadable)?;
+        match keep_free.saturating_add(PAGE_BYTES as u64) > free_bytes.saturating_add(complete_bytes) {
+            true => Err(RulesError::NoFreeBytes { keep_free, free_bytes, complete_bytes }),
+            false => Ok(()),
+        }
     }
 
     fn change_rules(&mut self, rules: StoreRules) -> Result<(), WriteError> {

@@ -18,8 +18,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use wirecap_recorder::{
-    Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, Settings, StoreRules,
-    Summary, Target, Watch,
+    Answer, Commands, Compression, CutRules, Durability, Numbering, Pattern, Period, Recording, RulesError,
+    Settings, StoreRules, Summary, Target, Watch,
 };
 use wirecap_savefile::{
     FileSink, Format, Interface, Reader, Record, Section, StreamSink, Timestamp, WriteError, Writer,
@@ -38,6 +38,9 @@ fn settings(format: Format, compression: Compression) -> Settings {
         format,
         head: head(format),
         tail_bytes: 0,
+        sources: Vec::new(),
+        interfaces: 1,
+        source_tail_bytes: 0,
         compression,
         compressors: 3,
         cut: CutRules::default(),
@@ -590,7 +593,9 @@ fn a_single_file_neither_rotates_nor_ends_by_rules() {
         assert!(write(&mut recording, number, 60, number.into()).unwrap());
         match number {
             20 => recording.rotate().unwrap(),
-            40 => recording.change_rules(cut, StoreRules::default()).unwrap(),
+            40 => {
+                recording.change_rules(cut, StoreRules::default(), Answer::new(Result::unwrap)).unwrap();
+            }
             _ => {}
         }
     }
@@ -623,6 +628,52 @@ fn a_full_disk_leaves_whole_packets_and_an_error() {
         matches!(&error, WriteError::Sink { packets: 0, source, .. } if source.to_string().contains("budget")),
         "{error:?}"
     );
+}
+
+#[test]
+fn an_impossible_budget_of_free_bytes_removes_no_earlier_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let begin =
+        |settings| Recording::begin(settings, target(folder.path(), "t-%i.pcap"), at(0), Box::new(()));
+    let mut recording = begin(settings(Format::Pcap, Compression::None)).unwrap();
+    write(&mut recording, 7, 60, 0).unwrap();
+    recording.finish(Vec::new()).unwrap();
+    let mut settings = settings(Format::Pcap, Compression::None);
+    settings.store.free_bytes = Some(u64::MAX / 2);
+    begin(settings).expect_err("none is free");
+    assert_eq!(files(folder.path()).len(), 1);
+}
+
+/// The recording's answer to a question about rules.
+fn check(recording: &mut Recording, cut: CutRules, store: StoreRules) -> Result<(), RulesError> {
+    let (answer, answers) = std::sync::mpsc::channel();
+    recording.check_rules(cut, store, Answer::new(move |outcome| answer.send(outcome).unwrap())).unwrap();
+    answers.recv().unwrap()
+}
+
+#[test]
+fn rules_that_the_recording_cannot_obey_are_refused_and_change_nothing() {
+    for folder in [tempfile::tempdir().unwrap(), memory()] {
+        let settings = settings(Format::Pcap, Compression::None);
+        let target = target(folder.path(), "t-%i.pcap");
+        let mut recording = Recording::begin(settings, target, at(0), Box::new(())).unwrap();
+        // 24 bytes of header, and 10 packets of 16 and 1,000 bytes.
+        (0..10).for_each(|number| assert!(write(&mut recording, number, 1000, 0).unwrap()));
+        let cut = |bytes| CutRules { bytes: Some(bytes), ..CutRules::default() };
+        let of_bytes = |bytes| StoreRules { bytes: Some(bytes), ..StoreRules::default() };
+        let refused = check(&mut recording, cut(5_000), of_bytes(15_183)).unwrap_err();
+        let RulesError::NoRoom { open_bytes: 10_184, .. } = refused else { panic!("{refused:?}") };
+        assert!(check(&mut recording, cut(5_000), of_bytes(15_184)).is_ok());
+        recording.flush().unwrap();
+        assert!(check(&mut recording, cut(5_000), of_bytes(15_183)).is_err());
+        let of_free = |bytes| StoreRules { free_bytes: Some(bytes), ..StoreRules::default() };
+        let refused = check(&mut recording, cut(5_000), of_free(1 << 60)).unwrap_err();
+        let RulesError::NoFreeBytes { .. } = refused else { panic!("{refused:?}") };
+        assert!(check(&mut recording, cut(5_000), of_free(1)).is_ok());
+        (10..20).for_each(|number| assert!(write(&mut recording, number, 1000, 0).unwrap()));
+        let summary = recording.finish(Vec::new()).unwrap();
+        assert_eq!((summary.packets, summary.files, summary.removed), (20, 1, 0));
+    }
 }
 
 /// Makes a recording with two packets per file, and calls `meanwhile` before each packet.
@@ -682,7 +733,8 @@ fn existing_entries_with_names_of_the_set_neither_end_nor_delay_the_recording() 
                     assert!(Command::new("mkfifo").arg(name(1, ".part")).status().unwrap().success());
                     symlink(&victim, name(2, ".part")).unwrap();
                     symlink("/dev/null", name(3, ".part")).unwrap();
-                    fs::create_dir(name(3, "-1")).unwrap();
+                    let taken = name(3, "").to_str().unwrap().replace(".pcap", "-1.pcap");
+                    fs::create_dir(taken).unwrap();
                 }
                 5 => symlink(&victim, name(2, "")).unwrap(),
                 _ => {}
@@ -781,4 +833,80 @@ fn a_ring_of_compressed_files_continues_after_a_killed_process() {
         fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["t.gz0", "t.gz1", "t.gz2"]);
+}
+
+#[test]
+fn each_file_describes_the_interfaces_of_its_packets_and_keeps_its_size() {
+    const BYTES_MAX: u64 = 4000;
+    const TAIL_BYTES: u64 = 100;
+    let named = |source: usize| Interface { name: Some(format!("if{source}")), ..Interface::default() };
+    let describe = |source: usize| Format::Pcapng.description(&named(source));
+    for compression in [Compression::None, Compression::Zstandard] {
+        let directory = TempDir::new().unwrap();
+        let extension = if compression == Compression::None { "pcapng" } else { "pcapng.zst" };
+        let cut = CutRules { bytes: Some(BYTES_MAX), ..CutRules::default() };
+        let mut head = head(Format::Pcapng);
+        head.extend(describe(0));
+        // The head has an interface that write() names, and the source 0.
+        let settings = Settings {
+            head,
+            tail_bytes: 2 * TAIL_BYTES,
+            sources: vec![1],
+            interfaces: 2,
+            source_tail_bytes: TAIL_BYTES,
+            cut,
+            ..settings(Format::Pcapng, compression)
+        };
+        let target = target(directory.path(), &format!("t-%i.{extension}"));
+        let mut recording = Recording::begin(settings, target, at(SECOND), Box::new(())).unwrap();
+        let (mut expected, mut sources) = (Vec::new(), 0);
+        for number in 0..500_u32 {
+            let data = data(number, 60 + number as usize % 90);
+            let record =
+                Record { timestamp: Some(at(2 * SECOND)), wire_len: 200, data: &data, ..Record::default() };
+            // Interfaces come one after the other, and stay for some time.
+            let source = (number / 7 + number % 3) as usize;
+            if number % 10 == 0 {
+                assert!(recording.write(&record, at(0)).unwrap());
+                expected.push(None);
+            } else {
+                assert!(recording.write_of(source, &|| describe(source), &record, at(0)).unwrap());
+                expected.push(Some(format!("if{source}")));
+            }
+            sources = sources.max(recording.sources().len());
+        }
+        let (bytes, in_last) = (recording.bytes(), recording.sources());
+        recording.finish(Vec::new()).unwrap();
+        assert!(sources > 3 && sources < 40, "{sources}");
+
+        let mut files: Vec<PathBuf> =
+            fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(files.len() > 10, "{files:?}");
+        let (mut found, mut file_bytes) = (Vec::new(), 0);
+        for file in &files {
+            let mut reader = Reader::open(file).unwrap();
+            while let Some(interface) = reader.next_record().unwrap().map(|record| record.interface) {
+                found.push(reader.interfaces()[interface as usize].name.clone());
+            }
+            // Room for the counts at the end is kept.
+            let interfaces = reader.interfaces().len() as u64;
+            assert!(interfaces < 40, "a file does not describe all interfaces that were: {interfaces}");
+            if compression == Compression::None {
+                let len = file.metadata().unwrap().len();
+                assert!(len + interfaces * TAIL_BYTES <= BYTES_MAX, "{} has {len} bytes", file.display());
+                file_bytes += len;
+            }
+        }
+        assert_eq!(found, expected);
+        if compression == Compression::None {
+            assert_eq!(bytes, file_bytes);
+        }
+        let last = Reader::open(files.last().unwrap()).map(|mut reader| {
+            while reader.next_record().unwrap().is_some() {}
+            reader.interfaces().iter().map(|interface| interface.name.clone()).collect::<Vec<_>>()
+        });
+        let last = last.unwrap();
+        assert!(in_last.iter().all(|(source, index)| last[*index as usize] == Some(format!("if{source}"))));
+    }
 }

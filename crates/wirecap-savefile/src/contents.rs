@@ -33,9 +33,11 @@ impl Contents {
 }
 
 /// A record whose data are still in the window.
+#[derive(Default)]
 pub(crate) struct Packet {
     pub(crate) interface: u32,
     pub(crate) timestamp: Option<Timestamp>,
+    pub(crate) is_time_out_of_range: bool,
     pub(crate) queue: Option<u32>,
     pub(crate) direction: Option<Direction>,
     pub(crate) wire_len: u32,

@@ -252,7 +252,17 @@ impl<S: Sink> Conversion<S> {
             if self.reader.format() == Format::Pcap {
                 interface.time_source = Some("as in the pcap file".to_owned());
             }
-            self.writer.add_interface(&interface)?;
+            match self.interfaces {
+                0 if self.reader.format() != self.format => {
+                    self.writer.add_adjustable_interface(&interface)?;
+                }
+                0 => {
+                    self.writer.add_interface(&interface)?;
+                    // The copy of a pcap file has the same contents.
+                    self.writer.accept_longer_packets();
+                }
+                _ => drop(self.writer.add_interface(&interface)?),
+            }
             self.interfaces += 1;
         }
         Ok(())

@@ -1,8 +1,24 @@
 //! Encodes packets as bytes of a file, for programs that write files themselves.
 
-use crate::{Format, PACKET_BYTES_MAX, Record, WriteError, pcap, pcapng};
+use crate::{Format, Interface, PACKET_BYTES_MAX, Record, Statistics, WriteError, pcap, pcapng};
 
 impl Format {
+    /// The bytes that describe an interface before its first packet; none in a pcap file.
+    pub fn description(self, interface: &Interface) -> Vec<u8> {
+        match self {
+            Self::Pcapng => pcapng::interface_description(interface),
+            Self::Pcap => Vec::new(),
+        }
+    }
+
+    /// The bytes of an interface's counters; none in a pcap file.
+    pub fn statistics(self, statistics: &Statistics) -> Vec<u8> {
+        match self {
+            Self::Pcapng => pcapng::interface_statistics(statistics),
+            Self::Pcap => Vec::new(),
+        }
+    }
+
     /// The number of bytes that [`encode`](Self::encode) fills for this packet.
     #[inline]
     pub fn encoded_len(self, record: &Record<'_>) -> usize {
@@ -29,7 +45,7 @@ impl Format {
     ///
     /// # Errors
     ///
-    /// [`WriteError::TooLong`] or [`WriteError::TooLate`].
+    /// [`WriteError::TooLong`], [`WriteError::TooLate`] or [`WriteError::TimeOutOfRange`].
     #[inline]
     pub fn check(self, record: &Record<'_>) -> Result<(), WriteError> {
         if record.data.len() > PACKET_BYTES_MAX as usize {
@@ -37,6 +53,9 @@ impl Format {
                 bytes: record.data.len(),
                 bytes_max: PACKET_BYTES_MAX as usize,
             });
+        }
+        if record.is_time_out_of_range {
+            return Err(WriteError::TimeOutOfRange);
         }
         match self {
             Self::Pcap if !pcap::holds_time(record) => {

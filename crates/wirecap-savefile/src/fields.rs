@@ -60,6 +60,10 @@ impl<'a> Fields<'a> {
         Self { bytes, at, order }
     }
 
+    pub(crate) fn order(&self) -> ByteOrder {
+        self.order
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.at >= self.bytes.len()
     }

@@ -36,6 +36,7 @@
 
 mod contents;
 mod conversion;
+mod element;
 mod encoding;
 mod error;
 mod fields;
@@ -43,11 +44,15 @@ mod pcap;
 mod pcap_reader;
 mod pcapng;
 mod pcapng_reader;
+mod pseudo_header;
 mod reader;
 #[cfg(test)]
 mod reading_tests;
 #[cfg(test)]
 mod roundtrip_tests;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod shared;
 mod sink;
 mod time;
@@ -55,6 +60,7 @@ mod window;
 mod writer;
 
 pub use conversion::{Conversion, ConversionError, Converted, LeftOut};
+pub use element::{Block, Element, PacketOptions};
 pub use error::ReadError;
 pub use reader::{Part, Reader};
 pub use shared::{is_planted, refuse_planted};
@@ -80,12 +86,16 @@ pub enum Format {
 pub struct LinkType(pub u16);
 
 impl LinkType {
-    /// The family of a BSD loopback, in the host's byte order, then an IP packet.
+    /// The family of a BSD loopback, in the byte order of its system, then an IP packet.
     pub const NULL: Self = Self(0);
     /// Ethernet without preamble and frame check sequence.
     pub const ETHERNET: Self = Self(1);
     /// An IPv4 or IPv6 packet without a link-layer header.
     pub const RAW: Self = Self(101);
+    /// The family of an OpenBSD loopback, big-endian, then an IP packet.
+    pub const LOOP: Self = Self(108);
+    /// The family and the security association of an IPsec interface of OpenBSD, then an IP packet.
+    pub const ENC: Self = Self(109);
     /// Linux "cooked" capture: the original header depends on the interface.
     pub const LINUX_SLL: Self = Self(113);
     /// Linux "cooked" capture, version 2, with the interface index.
@@ -143,6 +153,8 @@ pub struct Interface {
     ///
     /// Without a clock this is `None`, the packets have time 0, and the comment is `packet times: none`.
     pub time_source: Option<String>,
+    /// Other options of pcapng: comments, addresses, speeds. Each has its code, its length and its value in little-endian order.
+    pub other_options: Vec<u8>,
 }
 
 /// A packet in a file.
@@ -152,13 +164,17 @@ pub struct Record<'a> {
     pub interface: u32,
     /// The time of capture. Only simple packets of pcapng have no time; a [`Writer`] writes 0 for `None`.
     pub timestamp: Option<Timestamp>,
+    /// The packet has a time, but one before 1970 or after 2554, which `timestamp` cannot hold. A [`Writer`] rejects such a
+    /// packet.
+    pub is_time_out_of_range: bool,
     /// The packet's receive queue; stored in pcapng only.
     pub queue: Option<u32>,
     /// Received or sent; stored in pcapng only.
     pub direction: Option<Direction>,
     /// Its length on the wire, in bytes; greater than the length of `data` if the packet was truncated.
     pub wire_len: u32,
-    /// The captured bytes.
+    /// The captured bytes. Numbers in the byte order of the capturing system, before packets of some link types, are
+    /// little-endian.
     pub data: &'a [u8],
 }
 
@@ -169,7 +185,7 @@ pub struct Statistics {
     pub interface: u32,
     /// When the capture began.
     pub start: Option<Timestamp>,
-    /// When the capture ended.
+    /// When the capture ended; of a file that does not state it, when the block was written.
     pub end: Option<Timestamp>,
     /// Received by the interface since the capture began (`isb_ifrecv`).
     pub received: Option<u64>,

@@ -63,6 +63,11 @@ impl PcapReader {
         Ok(Self { order, fraction_ns, header_len, lengths, data_bytes_max })
     }
 
+    /// The byte order of the file.
+    pub(crate) fn order(&self) -> ByteOrder {
+        self.order
+    }
+
     /// Reads the next packet.
     #[inline]
     pub(crate) fn step(&mut self, window: &mut Window) -> Result<Step, ReadError> {
@@ -70,6 +75,8 @@ impl PcapReader {
         let words = Fields::new(header, 0, self.order).words();
         let [seconds, fraction, first, second] = words.expect("a packet header has 16 bytes or more");
         let (captured_len, wire_len) = self.lengths.in_order(first, second);
+        #[cfg(sabotage)]
+        let captured_len = if crate::sabotage::is("pcap-packet-of-any-length") { 0 } else { captured_len };
         if captured_len > self.data_bytes_max {
             return Err(ReadError::Malformed {
                 offset: window.offset(),
@@ -83,6 +90,7 @@ impl PcapReader {
         Ok(Step::Packet(Packet {
             interface: 0,
             timestamp: Some(Timestamp::from_unix_nanos(nanos)),
+            is_time_out_of_range: false,
             queue: None,
             direction: None,
             wire_len,

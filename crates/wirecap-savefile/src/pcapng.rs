@@ -13,7 +13,13 @@ pub(crate) const OBSOLETE_PACKET: u32 = 2;
 pub(crate) const SIMPLE_PACKET: u32 = 3;
 pub(crate) const NAME_RESOLUTION: u32 = 4;
 pub(crate) const INTERFACE_STATISTICS: u32 = 5;
+/// An entry of the systemd journal.
+pub(crate) const JOURNAL: u32 = 9;
 pub(crate) const DECRYPTION_SECRETS: u32 = 10;
+/// Contents of an organization, which copies keep.
+pub(crate) const CUSTOM: u32 = 0x0000_0bad;
+/// Contents of an organization that refer to the whole file. Like a copy block by block, all copies keep them.
+pub(crate) const CUSTOM_NOT_COPIED: u32 = 0x4000_0bad;
 pub(crate) const ENHANCED_PACKET: u32 = 6;
 
 pub(crate) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
@@ -29,14 +35,20 @@ pub(crate) mod option {
 
     pub(crate) const IF_NAME: u16 = 2;
     pub(crate) const IF_DESCRIPTION: u16 = 3;
+    pub(crate) const IF_SPEED: u16 = 8;
     pub(crate) const IF_TSRESOL: u16 = 9;
+    pub(crate) const IF_TZONE: u16 = 10;
     pub(crate) const IF_FILTER: u16 = 11;
     pub(crate) const IF_OS: u16 = 12;
     pub(crate) const IF_FCSLEN: u16 = 13;
     pub(crate) const IF_TSOFFSET: u16 = 14;
     pub(crate) const IF_HARDWARE: u16 = 15;
+    pub(crate) const IF_TXSPEED: u16 = 16;
+    pub(crate) const IF_RXSPEED: u16 = 17;
 
     pub(crate) const EPB_FLAGS: u16 = 2;
+    pub(crate) const EPB_DROP_COUNT: u16 = 4;
+    pub(crate) const EPB_PACKET_ID: u16 = 5;
     pub(crate) const EPB_QUEUE: u16 = 6;
 
     pub(crate) const ISB_STARTTIME: u16 = 2;
@@ -84,10 +96,11 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
     block.put(&interface.link_type.0.to_le_bytes());
     block.put(&[0; 2]);
     block.put(&interface.snap_len.to_le_bytes());
+    // First: some readers, such as scapy 2.5, stop at the first option of another kind, and assume microseconds.
+    block.option(option::IF_TSRESOL, &[TSRESOL_NANOSECONDS]);
     block.text(option::COMMENT, Some(&format!("{TIME_SOURCE_PREFIX}{time_source}")));
     block.text(option::IF_NAME, interface.name.as_deref());
     block.text(option::IF_DESCRIPTION, interface.description.as_deref());
-    block.option(option::IF_TSRESOL, &[TSRESOL_NANOSECONDS]);
     if let Some(filter) = &interface.filter {
         block.option(option::IF_FILTER, &[&[FILTER_IS_TEXT], filter.as_bytes()].concat());
     }
@@ -96,6 +109,10 @@ pub(crate) fn interface_description(interface: &Interface) -> Vec<u8> {
         block.option(option::IF_FCSLEN, &[fcs_len]);
     }
     block.text(option::IF_HARDWARE, interface.hardware.as_deref());
+    if !interface.other_options.is_empty() {
+        block.put(&interface.other_options);
+        block.has_options = true;
+    }
     block.finish()
 }
 
@@ -153,6 +170,25 @@ pub(crate) fn enhanced_packet(slot: &mut [u8], record: &Record<'_>) {
     *header = enhanced_header(record, block_len);
     data.copy_from_slice(record.data);
     after_data(rest, record, block_len);
+}
+
+/// The number of bytes that [`enhanced_packet_with_options`] fills for a packet with these options.
+pub(crate) fn enhanced_packet_len_with_options(record: &Record<'_>, options: &[u8]) -> usize {
+    ENHANCED_HEADER + padded(record.data.len()) + options.len() + END_OF_OPTIONS + size_of::<u32>()
+}
+
+/// Encodes the packet's block with these options, which include direction and queue, into `slot`, which has
+/// [`enhanced_packet_len_with_options`] bytes of any content.
+pub(crate) fn enhanced_packet_with_options(slot: &mut [u8], record: &Record<'_>, options: &[u8]) {
+    let block_len = slot.len() as u32;
+    let (header, rest) = slot.split_first_chunk_mut().expect("it has room for the header");
+    *header = enhanced_header(record, block_len);
+    let (data, rest) = rest.split_at_mut(padded(record.data.len()));
+    data[..record.data.len()].copy_from_slice(record.data);
+    data[record.data.len()..].fill(0);
+    let (place, end) = rest.split_at_mut(options.len());
+    place.copy_from_slice(options);
+    end.copy_from_slice(&(u64::from(block_len) << 32).to_le_bytes());
 }
 
 /// Encodes the header with few stores, since a burst of packets fills the processor's store buffer.
@@ -320,10 +356,10 @@ mod tests {
         let expected = [
             1, 0, 0, 0, 72, 0, 0, 0,
             101, 0, 0, 0, 96, 0, 0, 0,
+            9, 0, 1, 0, 9, 0, 0, 0,
             1, 0, 18, 0, b'p', b'a', b'c', b'k', b'e', b't', b' ', b't', b'i', b'm', b'e', b's',
             b':', b' ', b'n', b'o', b'n', b'e', 0, 0,
             2, 0, 4, 0, b'e', b't', b'h', b'0',
-            9, 0, 1, 0, 9, 0, 0, 0,
             11, 0, 4, 0, 0, b'u', b'd', b'p',
             0, 0, 0, 0, 72, 0, 0, 0,
         ];
@@ -340,6 +376,7 @@ mod tests {
             direction: Some(Direction::Outbound),
             wire_len: 64,
             data: &[1, 2, 3, 4, 5],
+            ..Record::default()
         };
         #[rustfmt::skip]
         let expected = [

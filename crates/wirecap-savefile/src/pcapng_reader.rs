@@ -1,6 +1,7 @@
 //! Reads pcapng: sections of either byte order, interfaces, all three types of packet blocks, and statistics.
 
 use crate::contents::{BLOCK_BYTES_MAX, Contents, Packet, Step, data_bytes_max};
+use crate::element::{number_of_interface, push_option};
 use crate::fields::{ByteOrder, Fields};
 use crate::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, FILTER_IS_TEXT, INTERFACE_DESCRIPTION, INTERFACE_STATISTICS,
@@ -64,6 +65,15 @@ impl Texts {
         self.left_bytes -= len;
         Some(text)
     }
+
+    /// Whether another option of this length may be kept.
+    fn take_option(&mut self, value: &[u8]) -> bool {
+        let is_kept = value.len() <= TEXT_BYTES_MAX.min(self.left_bytes);
+        if is_kept {
+            self.left_bytes -= value.len();
+        }
+        is_kept
+    }
 }
 
 /// Why a block is invalid.
@@ -82,6 +92,13 @@ impl PcapngReader {
     /// Whether a file that begins with `magic` is pcapng.
     pub(crate) fn is_magic(magic: [u8; 4]) -> bool {
         u32::from_le_bytes(magic) == SECTION_HEADER // The same in both byte orders.
+    }
+
+    /// Index of the interface that a block of statistics belongs to.
+    pub(crate) fn statistics_of(&self, block: &[u8], contents: &Contents) -> Option<usize> {
+        let [block_type, _, interface] = Fields::new(block, 0, self.order).words()?;
+        let interface = (block_type == INTERFACE_STATISTICS).then_some(interface)?;
+        self.interface_index(interface, contents).ok()
     }
 
     /// Reads the next block.
@@ -172,11 +189,14 @@ impl PcapngReader {
     fn complete(&self, packet: &mut Packet, ticks: Option<u64>, contents: &Contents) -> Result<(), Problem> {
         let index = self.interface_index(packet.interface, contents)?;
         let (len, len_max) = (packet.data.len(), data_bytes_max(contents.interfaces[index].link_type));
+        #[cfg(sabotage)]
+        let len_max = if crate::sabotage::is("pcapng-packet-of-any-length") { u32::MAX } else { len_max };
         if len > len_max as usize {
             return Err(format!("a packet has {len} bytes; the maximum is {len_max}"));
         }
         packet.interface = index as u32;
         packet.timestamp = ticks.and_then(|ticks| self.clocks[index].timestamp(ticks));
+        packet.is_time_out_of_range = ticks.is_some() && packet.timestamp.is_none();
         Ok(())
     }
 
@@ -200,10 +220,10 @@ impl PcapngReader {
             Ok(index) => index,
             Err(problem) => return Some(Err(problem)),
         };
-        let _written_at = ticks(&mut body)?;
+        let written_at = ticks(&mut body)?;
         let mut statistics = Statistics { interface: index as u32, ..Statistics::default() };
         let time = |mut value| self.clocks[index].timestamp(ticks(&mut value)?);
-        for_each_option(body, |code, mut value| match code {
+        let _ = for_each_option(body, |code, mut value| match code {
             option::ISB_STARTTIME => statistics.start = time(value),
             option::ISB_ENDTIME => statistics.end = time(value),
             option::ISB_IFRECV => statistics.received = value.u64(),
@@ -212,7 +232,10 @@ impl PcapngReader {
             option::ISB_OSDROP => statistics.dropped_by_os = value.u64(),
             option::ISB_USRDELIV => statistics.delivered = value.u64(),
             _ => {}
-        })?;
+        });
+        if statistics.end.is_none() && written_at > 0 {
+            statistics.end = self.clocks[index].timestamp(written_at);
+        }
         contents.statistics[index] = Some(statistics);
         Some(Ok(()))
     }
@@ -257,13 +280,13 @@ fn timed_packet(interface: u32, mut body: Fields<'_>) -> Option<BlockPacket> {
     let [high, low, captured_len, wire_len] = body.words()?;
     let place = body.place(padded(captured_len as usize))?;
     let data = place.start..place.start + captured_len as usize;
-    let (mut queue, mut direction) = (None, None);
-    for_each_option(body, |code, mut value| match code {
-        option::EPB_FLAGS => direction = value.u32().and_then(flags_direction),
-        option::EPB_QUEUE => queue = value.u32(),
+    let mut packet = Packet { interface, wire_len, data, ..Packet::default() };
+    // Like libpcap, which ignores all options of packets, the reader ignores those after an invalid one.
+    let _ = for_each_option(body, |code, mut value| match code {
+        option::EPB_FLAGS => packet.direction = value.u32().and_then(flags_direction),
+        option::EPB_QUEUE => packet.queue = value.u32(),
         _ => {}
-    })?;
-    let packet = Packet { interface, timestamp: None, queue, direction, wire_len, data, block: 0..0 };
+    });
     Some((packet, Some(ticks_of_words([high, low]))))
 }
 
@@ -273,9 +296,7 @@ fn simple_packet(mut body: Fields<'_>, interfaces: &[Interface]) -> Option<Block
     let snap_len = interfaces.first().map_or(0, |interface| interface.snap_len);
     let captured_len = if snap_len == 0 { wire_len } else { wire_len.min(snap_len) };
     let data = body.place(captured_len as usize)?;
-    let packet =
-        Packet { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data, block: 0..0 };
-    Some((packet, None))
+    Some((Packet { wire_len, data, ..Packet::default() }, None))
 }
 
 fn flags_direction(flags: u32) -> Option<Direction> {
@@ -295,13 +316,13 @@ fn section(mut body: Fields<'_>) -> Option<Result<Section, Problem>> {
     }
     let _section_len = body.u64()?; // Often unknown, and not needed.
     let mut section = Section::default();
-    for_each_option(body, |code, value| match code {
+    let _ = for_each_option(body, |code, value| match code {
         option::COMMENT => section.comment = Some(text(value)),
         option::SHB_HARDWARE => section.hardware = Some(text(value)),
         option::SHB_OS => section.os = Some(text(value)),
         option::SHB_USERAPPL => section.application = Some(text(value)),
         _ => {}
-    })?;
+    });
     Some(Ok(section))
 }
 
@@ -311,7 +332,7 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
     let mut interface = Interface { link_type, snap_len: body.u32()?, ..Interface::default() };
     let mut clock = Clock::default();
     for_each_option(body, |code, mut value| match code {
-        option::COMMENT => {
+        option::COMMENT if value.rest().starts_with(TIME_SOURCE_PREFIX.as_bytes()) => {
             interface.time_source = interface.time_source.take().or_else(|| time_source(value, texts));
         }
         option::IF_NAME => interface.name = texts.take(value),
@@ -322,6 +343,12 @@ fn interface(mut body: Fields<'_>, texts: &mut Texts) -> Option<(Interface, Cloc
         option::IF_FCSLEN => interface.fcs_len = value.u8(),
         option::IF_TSRESOL => clock.unit = value.u8().map_or(clock.unit, Unit::of_tsresol),
         option::IF_TSOFFSET => clock.offset_s = value.u64().map_or(0, u64::cast_signed),
+        // A compiled filter has instructions in the byte order of the section; no program reads it.
+        option::IF_FILTER => {}
+        _ if texts.take_option(value.rest()) => {
+            let others = &mut interface.other_options;
+            push_option(others, code, value.rest(), value.order(), number_of_interface(code));
+        }
         _ => {}
     })?;
     Some((interface, clock))

@@ -7,9 +7,12 @@ use std::ops::Range;
 use std::path::Path;
 
 use crate::contents::{Contents, Packet, Step};
-use crate::fields::ByteOrder;
+use crate::element::{Block, Element, PacketOptions};
+use crate::fields::{ByteOrder, Fields};
 use crate::pcap_reader::PcapReader;
+use crate::pcapng::{SIMPLE_PACKET, padded};
 use crate::pcapng_reader::PcapngReader;
+use crate::pseudo_header;
 use crate::window::Window;
 use crate::{Format, Interface, ReadError, Record, Section, Statistics};
 
@@ -29,6 +32,8 @@ pub struct Reader {
     window: Window,
     blocks: Blocks,
     contents: Contents,
+    /// The data of the last packet, if its header was converted.
+    converted: Option<Vec<u8>>,
 }
 
 /// An element of a file after its pcap file header.
@@ -86,7 +91,7 @@ impl Reader {
         } else {
             Blocks::Pcap(PcapReader::begin(magic, &mut window, &mut contents)?)
         };
-        Ok(Self { window, blocks, contents })
+        Ok(Self { window, blocks, contents, converted: None })
     }
 
     /// Returns the next packet, or `None` after the last.
@@ -133,6 +138,53 @@ impl Reader {
         })
     }
 
+    /// Returns the next packet with its interface and options, or the next other block, or `None` at the end. It begins at
+    /// the [`offset`](Self::offset) before the call.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_record`](Self::next_record).
+    pub fn next_element(&mut self) -> Result<Option<Element<'_>>, ReadError> {
+        let step = self.step()?;
+        let order = self.byte_order();
+        Ok(match step {
+            Step::Packet(packet) => {
+                let options = self.options(&packet);
+                let interface = &self.contents.interfaces[packet.interface as usize];
+                Some(Element::Packet(self.record(&packet), interface, PacketOptions::new(options, order)))
+            }
+            Step::Other(place) => {
+                let block = self.window.bytes(place);
+                Some(Element::Block(Block::new(block, order, self.statistics_in(block))))
+            }
+            Step::End => None,
+        })
+    }
+
+    /// The bytes of a packet's options.
+    fn options(&self, packet: &Packet) -> &[u8] {
+        let block = self.window.bytes(packet.block.clone());
+        let block_type = Fields::new(block, 0, self.byte_order()).u32();
+        if self.format() == Format::Pcap || block_type == Some(SIMPLE_PACKET) {
+            return &[];
+        }
+        let start = packet.data.start - packet.block.start + padded(packet.data.len());
+        block.get(start..block.len() - 4).unwrap_or_default()
+    }
+
+    fn statistics_in(&self, block: &[u8]) -> Option<(&Statistics, &Interface)> {
+        let Blocks::Pcapng(pcapng) = &self.blocks else { return None };
+        let index = pcapng.statistics_of(block, &self.contents)?;
+        Some((self.contents.statistics[index].as_ref()?, &self.contents.interfaces[index]))
+    }
+
+    /// Continues with another part of the same file: `source` begins with a packet or another block. All interfaces and the
+    /// section of the parts read so far are known; [`offset`](Self::offset) starts at 0.
+    pub fn continue_with(&mut self, source: impl Read + Send + 'static) {
+        self.window = Window::new(Box::new(source));
+        self.converted = None;
+    }
+
     /// The file's format.
     pub fn format(&self) -> Format {
         match self.blocks {
@@ -165,16 +217,34 @@ impl Reader {
     }
 
     pub(crate) fn step(&mut self) -> Result<Step, ReadError> {
-        match &mut self.blocks {
+        let step = match &mut self.blocks {
             Blocks::Pcap(pcap) => pcap.step(&mut self.window),
             Blocks::Pcapng(pcapng) => pcapng.step(&mut self.window, &mut self.contents),
+        }?;
+        self.converted = None;
+        if let Step::Packet(packet) = &step
+            && self.byte_order() == ByteOrder::Big
+        {
+            self.convert(packet);
+        }
+        Ok(step)
+    }
+
+    /// Converts a packet's header that is in the byte order of a big-endian system.
+    #[cold]
+    fn convert(&mut self, packet: &Packet) {
+        let link_type = self.contents.interfaces[packet.interface as usize].link_type;
+        if pseudo_header::is_in_order_of_writer(link_type) {
+            let mut data = self.window.bytes(packet.data.clone()).to_vec();
+            pseudo_header::to_little_endian(link_type, &mut data);
+            self.converted = Some(data);
         }
     }
 
-    /// The byte order of the last block of a pcapng file.
+    /// The byte order of the last packet or block.
     pub(crate) fn byte_order(&self) -> ByteOrder {
         match &self.blocks {
-            Blocks::Pcap(_) => ByteOrder::Little,
+            Blocks::Pcap(pcap) => pcap.order(),
             Blocks::Pcapng(pcapng) => pcapng.order(),
         }
     }
@@ -184,14 +254,19 @@ impl Reader {
         self.window.bytes(place)
     }
 
+    /// The packet of the last step.
     pub(crate) fn record(&self, packet: &Packet) -> Record<'_> {
         Record {
             interface: packet.interface,
             timestamp: packet.timestamp,
+            is_time_out_of_range: packet.is_time_out_of_range,
             queue: packet.queue,
             direction: packet.direction,
             wire_len: packet.wire_len,
-            data: self.window.bytes(packet.data.clone()),
+            data: match &self.converted {
+                Some(data) => data,
+                None => self.window.bytes(packet.data.clone()),
+            },
         }
     }
 }

@@ -228,9 +228,25 @@ fn a_packet_longer_than_the_limit_is_rejected_before_it_is_read() {
     let file = Little.pcap(0xa1b2_c3d4, 4, &Little.words(&[5, 7, 262_145, 262_145]));
     let (_, error) = read_all(Cursor::new(file));
     assert_eq!(
-        error.expect("it is too long").to_string(),
+        error.expect("a packet of pcap is too long").to_string(),
         "malformed savefile: at byte 24, a packet has 262145 bytes; the maximum is 262144"
     );
+}
+
+#[test]
+fn a_pcapng_packet_longer_than_the_limit_is_rejected() {
+    for (len, is_rejected) in [(262_144, false), (262_145, true)] {
+        let data = [Little.words(&[0, 0, 5, len, len]), vec![0; len.next_multiple_of(4) as usize]].concat();
+        let file = [Little.section(), Little.interface(1, 0, &[]), Little.block(6, &data)].concat();
+        let (packets, error) = read_all(Cursor::new(file));
+        assert_eq!(packets.len(), usize::from(!is_rejected), "packets of {len} bytes");
+        let told = error.map(|error| error.to_string()).unwrap_or_default();
+        let expected = if is_rejected { "a packet has 262145 bytes; the maximum is 262144" } else { "" };
+        assert!(
+            told.ends_with(expected) && told.is_empty() != is_rejected,
+            "a packet of {len} bytes: {told}"
+        );
+    }
 }
 
 #[test]

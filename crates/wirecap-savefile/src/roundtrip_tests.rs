@@ -41,7 +41,18 @@ fn interface() -> impl Strategy<Value = Interface> {
         let fcs_len = fcs_words.map(|words| 2 * words);
         let (name, description, filter, hardware, os, time_source) = texts;
         let link_type = LinkType(link_type);
-        Interface { name, description, filter, hardware, os, link_type, snap_len, fcs_len, time_source }
+        Interface {
+            name,
+            description,
+            filter,
+            hardware,
+            os,
+            link_type,
+            snap_len,
+            fcs_len,
+            time_source,
+            other_options: Vec::new(),
+        }
     })
 }
 

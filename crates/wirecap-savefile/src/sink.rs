@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::shared::refuse_planted;
@@ -25,6 +25,16 @@ pub trait Sink {
     ///
     /// The system's error; the bytes are still there then.
     fn take_back(&mut self, byte_count: usize) -> io::Result<bool>;
+
+    /// Replaces bytes that were appended, from this offset on; `Ok(false)` if this sink cannot replace bytes, which a call
+    /// without bytes asks.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    fn rewrite(&mut self, _offset: u64, _bytes: &[u8]) -> io::Result<bool> {
+        Ok(false)
+    }
 
     /// Passes on bytes that the sink has buffered.
     ///
@@ -170,6 +180,14 @@ impl Sink for FileSink {
         let count = self.file.write(bytes)?;
         self.len = self.len.map(|len| len + count as u64);
         Ok(count)
+    }
+
+    fn rewrite(&mut self, offset: u64, bytes: &[u8]) -> io::Result<bool> {
+        if self.len.is_none() {
+            return Ok(false);
+        }
+        self.file.write_all_at(bytes, offset)?;
+        Ok(true)
     }
 
     fn take_back(&mut self, byte_count: usize) -> io::Result<bool> {

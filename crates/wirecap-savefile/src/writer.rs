@@ -44,6 +44,8 @@ pub struct Writer<S: Sink> {
     interface_count: u32,
     /// Maximum packet length of the file.
     data_bytes_max: usize,
+    /// Where the file states this length, if it is raised for a longer packet.
+    snap_len_at: Option<u64>,
     /// Filled up to `end`.
     buffer: Box<[u8]>,
     end: usize,
@@ -77,6 +79,7 @@ impl<S: Sink> Writer<S> {
             link_type: None,
             interface_count: 0,
             data_bytes_max: PACKET_BYTES_MAX as usize,
+            snap_len_at: None,
             buffer,
             end: head.len(),
             handed_over: 0,
@@ -122,12 +125,14 @@ impl<S: Sink> Writer<S> {
     ///
     /// # Errors
     ///
-    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`] and [`WriteError::TooLate`] for a record that does not
-    /// fit the file, and errors of [`flush`](Self::flush). The record is not written then.
+    /// [`WriteError::UnknownInterface`], [`WriteError::TooLong`], [`WriteError::TooLate`] and
+    /// [`WriteError::TimeOutOfRange`] for a record that does not fit the file, and errors of [`flush`](Self::flush). The
+    /// record is not written then.
     #[inline]
     pub fn write(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
-        if record.interface >= self.interface_count || record.data.len() > self.data_bytes_max {
-            return Err(self.unfit(record));
+        let is_fit = record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
+        if !is_fit || record.is_time_out_of_range {
+            self.make_fit(record)?;
         }
         match self.format {
             Format::Pcapng => {
@@ -144,6 +149,39 @@ impl<S: Sink> Writer<S> {
         }
         self.buffered_packets += 1;
         Ok(())
+    }
+
+    /// Writes one packet with these options of pcapng, which include direction and queue; see
+    /// [`PacketOptions`](crate::PacketOptions). A pcap file gets the packet without them.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_with_options(&mut self, record: &Record<'_>, options: &[u8]) -> Result<(), WriteError> {
+        if self.format == Format::Pcap || options.is_empty() {
+            return self.write(record);
+        }
+        let is_fit = record.interface < self.interface_count && record.data.len() <= self.data_bytes_max;
+        if !is_fit || record.is_time_out_of_range {
+            self.make_fit(record)?;
+        }
+        let slot = self.reserve(pcapng::enhanced_packet_len_with_options(record, options))?;
+        pcapng::enhanced_packet_with_options(slot, record, options);
+        self.buffered_packets += 1;
+        Ok(())
+    }
+
+    /// Writes a whole block that [`Block::portable`](crate::Block::portable) returned. A pcap file cannot store it and is
+    /// unchanged.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`flush`](Self::flush).
+    pub fn write_block(&mut self, block: &[u8]) -> Result<(), WriteError> {
+        match self.format {
+            Format::Pcapng => self.append(block),
+            Format::Pcap => Ok(()),
+        }
     }
 
     /// Writes the counters of an interface. A pcap file cannot store them and is unchanged.
@@ -204,6 +242,62 @@ impl<S: Sink> Writer<S> {
         self.settled_packets + self.buffered_packets
     }
 
+    /// Writes packets that are longer than the snapshot length in the file's header, as a copy of a file that has such
+    /// packets.
+    pub(crate) fn accept_longer_packets(&mut self) {
+        self.data_bytes_max = PACKET_BYTES_MAX as usize;
+    }
+
+    /// Adds the first interface of a copy in another format. Its snapshot length is raised to the maximum if a longer packet
+    /// follows: libpcap truncates such packets in pcap, and rejects them in pcapng. If the sink cannot replace bytes, it is
+    /// raised when the first bytes are passed on.
+    pub(crate) fn add_adjustable_interface(&mut self, interface: &Interface) -> Result<(), WriteError> {
+        const IN_PCAP: u64 = 16;
+        const IN_INTERFACE: u64 = 12;
+        let at = match self.format {
+            Format::Pcap => IN_PCAP,
+            Format::Pcapng => self.file_bytes() + IN_INTERFACE,
+        };
+        self.add_interface(interface)?;
+        if interface.snap_len > 0 {
+            self.data_bytes_max = self.data_bytes_max.min(interface.snap_len as usize);
+            self.snap_len_at = Some(at);
+        }
+        Ok(())
+    }
+
+    /// Raises the snapshot length that the file states, or returns why the record does not fit.
+    #[cold]
+    fn make_fit(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
+        let is_only_long = record.interface < self.interface_count
+            && record.data.len() <= PACKET_BYTES_MAX as usize
+            && !record.is_time_out_of_range;
+        let is_fit = match self.snap_len_at {
+            Some(at) if is_only_long => self.raise_snap_len(at)?,
+            _ => false,
+        };
+        if is_fit { Ok(()) } else { Err(self.unfit(record)) }
+    }
+
+    /// Returns `false` if the sink has the bytes, and cannot replace them.
+    fn raise_snap_len(&mut self, at: u64) -> Result<bool, WriteError> {
+        let bytes = PACKET_BYTES_MAX.to_le_bytes();
+        let place = at.checked_sub(self.settled_bytes + self.handed_over as u64);
+        match place.map(|place| self.handed_over + place as usize) {
+            Some(place) => self.buffer[place..place + bytes.len()].copy_from_slice(&bytes),
+            None => {
+                let sink = self.sink.as_mut().expect("a writer has its sink until it is finished");
+                let rewritten = sink.rewrite(at, &bytes);
+                if !rewritten.map_err(|error| self.failure(error))? {
+                    return Ok(false);
+                }
+            }
+        }
+        self.accept_longer_packets();
+        self.snap_len_at = None;
+        Ok(true)
+    }
+
     fn join_pcap(&mut self, interface: &Interface) -> Result<(), WriteError> {
         match self.link_type {
             Some(file) if file != interface.link_type => {
@@ -238,6 +332,11 @@ impl<S: Sink> Writer<S> {
 
     #[cold]
     fn make_room(&mut self, byte_count: usize) -> Result<(), WriteError> {
+        if let (Some(at), Some(sink)) = (self.snap_len_at, &mut self.sink)
+            && !sink.rewrite(at, &[]).is_ok_and(|can| can)
+        {
+            self.raise_snap_len(at)?;
+        }
         self.flush()?;
         if self.buffer.len() < byte_count {
             self.buffer = vec![0; byte_count].into_boxed_slice();
@@ -311,6 +410,9 @@ impl<S: Sink> Writer<S> {
     fn unfit(&self, record: &Record<'_>) -> WriteError {
         if record.interface >= self.interface_count {
             return self.unknown_interface(record.interface);
+        }
+        if record.is_time_out_of_range {
+            return WriteError::TimeOutOfRange;
         }
         if self.format == Format::Pcap && !pcap::holds_time(record) {
             return WriteError::TooLate { timestamp: record.timestamp.unwrap_or_default() };
@@ -399,6 +501,8 @@ pub enum WriteError {
         /// The packet's time.
         timestamp: Timestamp,
     },
+    /// The packet's time is before 1970 or after 2554. Only a copy of a pcapng file in the same format can keep it.
+    TimeOutOfRange,
 }
 
 impl fmt::Display for WriteError {
@@ -428,6 +532,10 @@ impl fmt::Display for WriteError {
             Self::TooLate { timestamp } => {
                 write!(f, "pcap cannot store timestamps from 2106 on ({timestamp}); write pcapng")
             }
+            Self::TimeOutOfRange => write!(
+                f,
+                "a packet's time is before 1970 or after 2554: only wirecap capture -r FILE -w COPY.pcapng keeps it"
+            ),
         }
     }
 }

@@ -70,8 +70,9 @@ impl KernelSender {
         let state = Map::create(MapKind::Array, "testbed_copy", state::BYTES, 1).map_err(failed)?;
         let pages = Map::create_mappable("testbed_pages", PAGE_BYTES as u32, PAGES as u32).map_err(failed)?;
         let code = copy(interface.index, &state, &pages).expect("the copier's labels");
-        let program = Program::load(ProgramKind::Xdp, "testbed_copier", &code, LoadOptions::default())
-            .map_err(failed)?;
+        let program =
+            Program::load_trusted(ProgramKind::Xdp, "testbed_copier", &code, LoadOptions::default())
+                .map_err(failed)?;
         Ok(Self {
             _residence: reside(&program, interface)?,
             interface: interface.clone(),

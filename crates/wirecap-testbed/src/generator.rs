@@ -133,8 +133,8 @@ impl Generator {
             Map::create(MapKind::Array, "testbed_states", state::BYTES, cpu_count).map_err(failed)?;
         let code =
             frame_program::generate(traffic, interface.index, &states).expect("the generator's labels");
-        let program =
-            Program::load(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default()).map_err(failed)?;
+        let program = Program::load_trusted(ProgramKind::Xdp, "testbed_send", &code, LoadOptions::default())
+            .map_err(failed)?;
         let engine = Engine {
             _residence: reside(&program, interface)?,
             interface: interface.clone(),

@@ -200,7 +200,7 @@ pub(crate) fn control_socket(namespace: &Namespace) -> Result<OwnedFd, SetupErro
 }
 
 /// Runs `ip` with these arguments in the namespace.
-fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupError> {
+pub(crate) fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupError> {
     run_tool(namespace, "ip", arguments)
 }
 

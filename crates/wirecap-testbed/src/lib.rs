@@ -21,11 +21,13 @@
 mod afxdp;
 mod copier;
 mod counters;
+mod dedicated;
 mod disturbance;
 mod error;
 mod frame_program;
 mod generator;
 mod goal;
+mod hook;
 mod inline;
 mod interface;
 mod jam;
@@ -36,28 +38,36 @@ mod skip;
 mod slow_core;
 mod steady;
 mod sys;
+mod tap;
 mod testing;
+mod traces;
 mod traffic;
+mod tun;
 mod witness;
 
 pub use afxdp::AfXdpSender;
 pub use copier::KernelSender;
 pub use counters::{Counters, RxQueueCounts, Snapshot, TxQueueCounts};
-pub use disturbance::{CpuTime, Disturbance, Watch, cpu_times, repeat_if_disturbed, unless_void};
+pub use dedicated::dedicated_directory;
+pub use disturbance::{CpuTime, Disturbance, Watch, cpu_times, repeat_if_disturbed};
 pub use error::{SendError, SetupError};
 pub use generator::{Generator, Load, Run, Sent, Stopper};
 pub use goal::{Bound, Figure, Goals, Verdict};
+pub use hook::{redirect_by_tc, redirect_by_tcx};
 pub use inline::{Host, Inline};
 pub use interface::{Interface, VethPair, drop_program, pass_program};
 pub use jam::Jam;
 pub use namespace::Namespace;
 pub use pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
 pub use packet::{PacketReceiver, PacketSender};
-pub use skip::{skip, skip_on_this_machine};
+pub use skip::{skip, skip_on_this_machine, void};
 pub use slow_core::SlowCore;
 pub use steady::{SteadySender, Ticks};
+pub use tap::{TapCable, TapKind, open_macvtap, open_tap};
 pub use testing::{
-    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, traces, uninterrupted, wait_until,
+    LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, uninterrupted, wait_until,
 };
+pub use traces::{own_traces, traces};
 pub use traffic::{Sizes, Stamp, Traffic};
+pub use tun::Tun;
 pub use witness::Witness;

@@ -13,8 +13,7 @@ use std::io::{self, Write};
 /// If the environment variable `WIRECAP_NO_SKIP` is 1, as in CI.
 #[track_caller]
 pub fn skip(lacking: &str) {
-    let may_skip = env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1");
-    assert!(may_skip, "WIRECAP_NO_SKIP=1, but: {lacking}");
+    assert!(may_skip(), "WIRECAP_NO_SKIP=1, but: {lacking}");
     print(lacking);
 }
 
@@ -23,8 +22,28 @@ pub fn skip_on_this_machine(lacking: &str) {
     print(lacking);
 }
 
+/// Reports that a test ran and could not judge.
+///
+/// # Panics
+///
+/// If the environment variable `WIRECAP_NO_SKIP` is 1, as in CI.
+#[track_caller]
+pub fn void(why: &str) {
+    assert!(may_skip(), "WIRECAP_NO_SKIP=1, but void: {why}");
+    announce(&format!("VOID: {why}"));
+}
+
+fn may_skip() -> bool {
+    env::var_os("WIRECAP_NO_SKIP").is_none_or(|value| value != "1")
+}
+
 fn print(lacking: &str) {
+    announce(&format!("SKIP: {lacking}"));
+}
+
+/// Prints a line that `.ci/run` counts, even if the test's output is captured.
+pub(crate) fn announce(line: &str) {
     // Not with eprintln!, whose output the test harness discards if a test passes; and in one write, because
     // tests run in parallel.
-    let _closed = io::stderr().write_all(format!("SKIP: {lacking}\n").as_bytes());
+    let _closed = io::stderr().write_all(format!("{line}\n").as_bytes());
 }

@@ -2,9 +2,9 @@
 
 use std::env;
 use std::error::Error;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -96,34 +96,6 @@ pub fn skewed_time(usual_seconds: f64) -> Duration {
     let seconds = env::var("WIRECAP_SKEW_SECONDS").ok();
     let seconds = seconds.map(|text| text.parse().expect("WIRECAP_SKEW_SECONDS is a number of seconds"));
     Duration::from_secs_f64(seconds.unwrap_or(usual_seconds))
-}
-
-/// The savefiles in the folder of traces and its subfolders, in order. The folder is `$WIRECAP_TRACES`, or
-/// `shared/traces` next to the project's folder. If there is no such folder, there are none, and a message is
-/// printed to standard error: the traces are not part of the project.
-///
-/// # Panics
-///
-/// If a folder that can be opened cannot be read to its end.
-pub fn traces() -> Vec<PathBuf> {
-    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
-    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.expect("the folder can be read").path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("pcap" | "pcapng" | "cap") => found.push(path),
-                _ => {}
-            }
-        }
-    }
-    if found.is_empty() {
-        skip_on_this_machine(&format!("no traces in {}", root.display()));
-    }
-    found.sort();
-    found
 }
 
 /// A lock held while a test counts losses or measures rates, because two such tests at the same time disturb

@@ -1,6 +1,8 @@
 //! Opening, stopping and closing a capture.
 
 pub(crate) mod affinity;
+mod all;
+mod all_watch;
 mod builder;
 mod event;
 mod filtering;
@@ -14,30 +16,31 @@ mod ring_state;
 pub(crate) mod source;
 mod target;
 pub(crate) mod waiting;
-mod watch;
+pub(crate) mod watch;
 pub(crate) mod worker;
 
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::capture::affinity::{Machine, Pin, Placement};
+use crate::capture::all_watch::{AllAttachment, AllWatch};
 use crate::capture::keeper::Keeper;
 use crate::capture::source::Source;
 use crate::capture::worker::{Alarm, Worker, forget, ring_bell, watch};
+use crate::device::Device;
 use crate::device::events::Events;
-use crate::device::{Device, DeviceCounters};
 use crate::error::{CaptureError, OpenError};
 use crate::file::FileRing;
 use crate::forward::Exchange;
 use crate::group::Group;
 use crate::group::guarantee::Guarantee;
-use crate::ledger::{Ledger, Mode, RingLedger};
+use crate::ledger::{Ledger, Mode, RingLedger, Unseen};
 use crate::names::RingName;
-use crate::packet::{self, Unplaced};
+use crate::packet::{self, SeenInterface, SeenInterfaces, Unplaced};
 use crate::ring::Ring;
 use crate::sync::{Mutex, lock};
 use crate::sys::packet::PacketSocket;
@@ -45,6 +48,8 @@ use crate::umem::pool::{Cells, Geometry};
 use crate::warning::Warning;
 use crate::xdp;
 use target::Target;
+use watch::comparison::Comparison;
+use watch::drops::DropCount;
 use watch::{Watched, Watcher};
 
 pub use builder::{CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN, Engine};
@@ -61,6 +66,8 @@ pub struct Capture {
     workers: Mutex<Vec<Worker>>,
     placements: Vec<Placement>,
     geometry: Geometry,
+    /// The interfaces, if these are all.
+    seen: Option<SeenInterfaces>,
     _keeper: Option<Keeper>,
     _watcher: Option<Watcher>,
     /// Claims that keep other captures off the queues of transmit-only ports.
@@ -86,6 +93,8 @@ pub(crate) struct Shared {
     events: Option<Arc<Events>>,
     /// Whether removed interfaces may return.
     pub(crate) waits_for_interfaces: bool,
+    /// Maximum nanoseconds from a packet's timestamp until it can be captured.
+    delay_nanos: AtomicU64,
     started: Instant,
     running: Mutex<Running>,
 }
@@ -113,6 +122,8 @@ impl Failure {
 enum Attachment {
     Xdp(Box<xdp::Attachment>),
     Packet(Box<packet::Attachment>),
+    /// All interfaces, by the engine `packet`.
+    All(Box<AllAttachment>),
 }
 
 impl Attachment {
@@ -120,7 +131,7 @@ impl Attachment {
     fn missed(&self) -> u64 {
         match self {
             Self::Xdp(attachment) => attachment.missed(),
-            Self::Packet(_) => 0,
+            Self::Packet(_) | Self::All(_) => 0,
         }
     }
 
@@ -129,6 +140,7 @@ impl Attachment {
         match self {
             Self::Xdp(attachment) => attachment.can_move(),
             Self::Packet(attachment) => attachment.can_move(),
+            Self::All(_) => false,
         }
     }
 
@@ -137,6 +149,7 @@ impl Attachment {
         match self {
             Self::Xdp(attachment) => attachment.move_to(device),
             Self::Packet(attachment) => attachment.move_to(device),
+            Self::All(_) => Err(OpenError::BadDeviceName { name: device.name.clone() }),
         }
     }
 
@@ -145,6 +158,7 @@ impl Attachment {
         match self {
             Self::Xdp(attachment) => attachment.detach(),
             Self::Packet(attachment) => attachment.detach(),
+            Self::All(attachment) => attachment.detach(),
         }
     }
 
@@ -154,6 +168,7 @@ impl Attachment {
             Self::Xdp(attachment) => attachment.leave_to_others(),
             // It consists of descriptors only.
             Self::Packet(attachment) => drop(attachment),
+            Self::All(attachment) => drop(attachment),
         }
     }
 }
@@ -182,14 +197,16 @@ struct End {
     device_drops: Vec<Option<u64>>,
     /// Packets of queues that had no ring.
     missed: u64,
+    /// Of each interface, captured frames for its own hardware address, where they are counted.
+    own_frames: Vec<u64>,
 }
 
 /// An interface that packets come from.
 #[derive(Debug)]
 struct Attached {
     target: Target,
-    /// Its counters when the capture began.
-    counters_at_start: Option<DeviceCounters>,
+    /// What its device dropped.
+    drops: DropCount,
     /// None once the capture was stopped.
     attachment: Option<Attachment>,
     unplaced: Option<Arc<Unplaced>>,
@@ -204,25 +221,50 @@ struct Attached {
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
     was_handed_back: bool,
-    /// The drops of removed interfaces that this one replaces.
-    drops_before: u64,
-    /// The drops of the current interface at the last reading, and the time of that reading.
-    drops_seen: u64,
+    /// When the drops were last read.
     drops_read: Instant,
+    /// What its device counted as received, compared with what the rings saw.
+    comparison: Comparison,
+    /// When the two were last compared.
+    compared: Instant,
+    /// The interfaces that it stands for, if these are all.
+    all: Option<Box<AllWatch>>,
 }
 
 impl Attached {
     /// Restarts the counters with `device`, which replaces another one.
     fn begin_counting(&mut self, device: &Device) {
-        self.drops_before += std::mem::take(&mut self.drops_seen);
-        self.counters_at_start = device.counters().ok();
+        self.drops.replace(device.counters().ok());
+    }
+
+    /// Captured frames for its own hardware address, if `auto` selected `xdp`.
+    fn own_frames(&self) -> u64 {
+        let now = match &self.attachment {
+            Some(Attachment::Xdp(attachment)) => attachment.own_frames(),
+            _ => 0,
+        };
+        now + self.former.as_ref().map_or(0, |former| former.own_frames())
     }
 
     fn device_drops(&mut self) -> Option<u64> {
         self.drops_read = Instant::now();
-        let since = self.target.counters()?.dropped_since(self.counters_at_start.as_ref()?)?;
-        self.drops_seen = since;
-        Some(self.drops_before + since)
+        if let Some(all) = &mut self.all {
+            return all.device_drops();
+        }
+        let now = SystemTime::now();
+        let (drops, reset) = self.drops.read(self.target.counters(), now);
+        if let Some(reset) = reset {
+            self.watched.lose_count(reset, now);
+        }
+        drops
+    }
+
+    /// The unseen periods.
+    fn unseen(&self) -> Vec<Unseen> {
+        match &self.all {
+            Some(all) => all.unseen().to_vec(),
+            None => self.watched.unseen().to_vec(),
+        }
     }
 }
 
@@ -237,6 +279,7 @@ impl Running {
             duration,
             device_drops: self.interfaces.iter_mut().map(Attached::device_drops).collect(),
             missed: self.interfaces.iter().map(missed).sum(),
+            own_frames: self.interfaces.iter().map(Attached::own_frames).collect(),
         }
     }
 }
@@ -253,6 +296,11 @@ impl Shared {
 
     pub(crate) fn wake_all(&self) {
         self.bells.iter().for_each(|bell| ring_bell(bell));
+    }
+
+    /// From now on a packet may be captured as late as `delay` after its timestamp.
+    fn allow_delay(&self, delay: Duration) {
+        self.delay_nanos.fetch_max(delay.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Adds a ring to the group: its worker serves it from now on.
@@ -334,6 +382,7 @@ impl Shared {
             return;
         }
         running.interfaces.iter_mut().for_each(|attached| attached.look_at_end(self));
+        running.interfaces.iter_mut().for_each(|attached| attached.compare_at_end(self));
         running.end = Some(running.so_far(self.started.elapsed()));
         let attachments = running.interfaces.iter_mut().filter_map(|interface| interface.attachment.take());
         // All of them, even if the first one fails.
@@ -394,8 +443,11 @@ impl Capture {
             outcome.map_err(failed)?;
             alarms.push(alarm);
         }
+        let all = running.interfaces.iter().find_map(|attached| attached.all.as_ref());
+        let seen = all.map(|all| all.seen());
         let watched = running.builder.watched && !interfaces.is_empty();
         let look_period = running.builder.look_period;
+        let delay = interfaces.iter().map(|interface| interface.reception.delay()).max().unwrap_or_default();
         let events = watched.then(Events::new).transpose().map_err(|source| OpenError::System {
             action: "listen to the kernel's messages about interfaces".to_owned(),
             source,
@@ -411,8 +463,11 @@ impl Capture {
             exchange,
             left: AtomicBool::new(false),
             started: Instant::now(),
+            delay_nanos: AtomicU64::new(delay.as_nanos() as u64),
             running: Mutex::new(running),
         });
+        let begin = |attached: &mut Attached| attached.begin_comparison(&shared);
+        lock(&shared.running).interfaces.iter_mut().for_each(begin);
         let placements = Machine::this().place(pin, &shared.group.first_rings());
         let worker = |(index, (alarm, placement)): (usize, (Alarm, &Placement))| {
             Worker::new(Arc::clone(&shared), index, alarm, placement.clone())
@@ -428,7 +483,7 @@ impl Capture {
         let watcher = watcher
             .map_err(|source| OpenError::System { action: "watch the interfaces".to_owned(), source })?;
         let (_keeper, _watcher, _claims) = (keeper, watcher, claims);
-        Ok(Self { shared, interfaces, workers, placements, geometry, _keeper, _watcher, _claims })
+        Ok(Self { shared, interfaces, workers, placements, geometry, seen, _keeper, _watcher, _claims })
     }
 
     /// A capture over rings that were opened elsewhere, without an interface.
@@ -461,6 +516,13 @@ impl Capture {
         self.shared.group.rings().iter().map(|ring| ring.identity().name.clone()).collect()
     }
 
+    /// Maximum time from a packet's timestamp until it can be captured, with the engines that are in use: longer after an
+    /// interface was handed back to the host ([`Event::HandedBack`]). To order packets of several rings, wait this long for
+    /// a ring without packets.
+    pub fn delay(&self) -> Duration {
+        Duration::from_nanos(self.shared.delay_nanos.load(Ordering::Relaxed))
+    }
+
     /// The current number of rings.
     pub fn ring_count(&self) -> usize {
         self.shared.group.rings().len()
@@ -476,21 +538,46 @@ impl Capture {
         &self.interfaces
     }
 
+    /// The interfaces that the capture names: all but the one that stands for [all interfaces](Source::any).
+    pub fn named_interfaces(&self) -> impl Iterator<Item = &Interface> {
+        self.interfaces.iter().filter(|interface| !interface.device.is_all())
+    }
+
+    /// The interfaces of a capture of [all interfaces](Source::any), up to now; `None` if the capture names its interfaces.
+    pub fn seen_interfaces(&self) -> Option<SeenInterfaces> {
+        self.seen.clone()
+    }
+
     /// The CPU of each worker, with the reason.
     pub fn placements(&self) -> &[Placement] {
         &self.placements
     }
 
-    fn warnings(&self, rings: &[RingLedger], running: &Running) -> Vec<Warning> {
+    fn warnings(
+        &self,
+        rings: &[RingLedger],
+        running: &Running,
+        end: &End,
+        seen: &[SeenInterface],
+    ) -> Vec<Warning> {
         let interfaces = self.interfaces.iter().zip(&running.interfaces);
         let of_interface = |(index, (interface, attached)): (usize, (&Interface, &Attached))| {
             let is_here = |ring: &&Arc<dyn Ring>| ring.identity().interface_index == index;
             let here = self.shared.group.rings().iter().filter(is_here);
             let super_packets = here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
-            interface.warnings(super_packets, unplaced)
+            let frames = end.own_frames.get(index).copied().unwrap_or(0);
+            let name = interface.device.name.clone();
+            let own = (frames > 0).then_some(Warning::OwnFrames { interface: name, frames });
+            interface.warnings(super_packets, unplaced).into_iter().chain(own)
         };
-        let warnings = interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings());
+        let long = |seen: &SeenInterface| {
+            let interface = seen.name.clone();
+            Warning::SuperPackets { interface, packets: seen.super_packets }
+        };
+        let long = seen.iter().filter(|seen| seen.super_packets > 0).map(long);
+        let warnings =
+            interfaces.enumerate().flat_map(of_interface).chain(running.filter_warnings()).chain(long);
         warnings.chain(running.last_packets_uncertain.then_some(Warning::LastPacketsUncertain)).collect()
     }
 
@@ -614,14 +701,21 @@ impl Capture {
         let mut running = lock(&self.shared.running);
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
         let end = running.end.clone().unwrap_or_else(|| running.so_far(self.shared.started.elapsed()));
-        let unseen =
-            running.interfaces.iter().flat_map(|attached| attached.watched.unseen().to_vec()).collect();
-        let warnings = self.warnings(&rings, &running);
+        let unseen = running.interfaces.iter().flat_map(Attached::unseen).collect();
+        let seen = self.seen.as_ref().map(SeenInterfaces::list).unwrap_or_default();
+        let warnings = self.warnings(&rings, &running, &end, &seen);
         let engine = self.engine(&running);
+        let comparisons = running.interfaces.iter().map(|attached| &attached.comparison);
+        let counted = comparisons.clone().flat_map(|comparison| comparison.counted().to_vec()).collect();
+        let quiet_since = comparisons.filter_map(Comparison::may_be_dead_since).collect();
+        let starved_wrong = running.interfaces.iter().any(Attached::delivers_wrong_if_starved);
+        let unreadable = running.file.as_ref().and_then(|file| file.unreadable());
+        let interfaces = seen.into_iter().map(SeenInterface::ledger).collect();
         drop(running);
         let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
         let ledger = Ledger::of(engine, self.mode(), end.duration, rings, end.device_drops);
-        Ledger { warnings, ports, ..ledger.with_gaps(end.missed, unseen) }
+        let ledger = ledger.with_gaps(end.missed, unseen);
+        Ledger { warnings, ports, interfaces, counted, quiet_since, starved_wrong, unreadable, ..ledger }
     }
 
     /// Stops and closes the capture and returns its final ledger. Packets not yet taken out of the rings count as

@@ -10,13 +10,19 @@ mod drop_table;
 pub(crate) mod events;
 pub(crate) mod glance;
 mod hardware_clock;
+mod hooks;
 mod link;
+pub(crate) mod links;
 mod listeners;
+mod mark;
 mod netlink;
 mod offload;
 mod owner;
+pub(crate) mod peer;
+pub(crate) mod received;
 mod settings;
 mod sockets;
+mod summary;
 mod survey;
 pub(crate) mod vital;
 mod xdp;
@@ -38,10 +44,13 @@ pub use address::{Address, Route, Routes, Scope};
 pub use auto::{Choice, ChosenEngine, Reason, Rung};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
+pub use hooks::{Hooks, guarded_hooks};
+pub use mark::{Mark, dedicated_directory, marked_names, remove_mark};
 pub use offload::Offloads;
 pub use owner::XdpOwner;
 pub use settings::{Channels, Feature, Pause, RxCoalescing, RxErrors, RxRing, Settings, Spreading};
-pub(crate) use sockets::{AbstractName, abstract_names};
+pub(crate) use sockets::{AbstractName, CLAIMS, abstract_names};
+pub use summary::DeviceSummary;
 pub use xdp::{AttachedXdp, RxMetadata, XdpFeatures, XdpMode, XdpSupport, XskFeatures};
 pub use xdp_since::{KernelVersion, XdpSince};
 
@@ -54,6 +63,11 @@ pub fn devices() -> Result<Vec<Device>, DeviceError> {
         .and_then(|mut survey| survey.devices())
         .map_err(|source| DeviceError::Kernel { interface: None, source })
 }
+
+/// Types of link layers that libc does not name (`if_arp.h`).
+const ARPHRD_IEEE802154_MONITOR: u16 = 805;
+const ARPHRD_NETLINK: u16 = 824;
+const ARPHRD_VSOCKMON: u16 = 826;
 
 /// A network interface, as it was when it was looked up.
 ///
@@ -68,6 +82,8 @@ pub struct Device {
     pub index: u32,
     /// The hardware address, if it is one of six bytes.
     pub mac: Option<Mac>,
+    /// The hardware address that the device came with, if the kernel reports it; hardware has one.
+    pub permanent_mac: Option<Mac>,
     /// The longest payload of a frame in bytes, without the link-layer header.
     pub mtu: u32,
     /// It is administratively up (`ip link set up`).
@@ -100,6 +116,8 @@ pub struct Device {
     pub routes: Routes,
     /// The interfaces that get their frames from it: VLANs, macvlans, the bridge, bond or switch of which it is a port.
     pub uppers: Vec<Upper>,
+    /// Of a bridge, bond or team: the interfaces that are its ports.
+    pub ports: Vec<String>,
     /// Further hardware addresses for which it receives frames, besides its own and multicast ones. A macvlan on it
     /// adds its address, even one in another network namespace.
     pub other_macs: Vec<Mac>,
@@ -109,6 +127,12 @@ pub struct Device {
     pub xdp: Option<XdpSupport>,
     /// The XDP programs attached to it.
     pub attached_xdp: Vec<AttachedXdp>,
+    /// One of them belongs to no capture of wirecap.
+    pub has_foreign_xdp: bool,
+    /// Whether the operator has dedicated it to capturing.
+    pub mark: Mark,
+    /// The host's hooks for its frames; `None` if they were not queried, because it is not dedicated.
+    pub hooks: Option<Hooks>,
     /// The offloads of the device and its driver; `None` if the driver does not report them.
     pub offloads: Option<Offloads>,
     namespace: Option<u64>,
@@ -144,6 +168,48 @@ impl Device {
         found.map_or_else(|| Self::find(name), Ok)
     }
 
+    /// Stands for all interfaces of a link type, an `ARPHRD_` number: index 0, and no properties of its own. `speed_mbps` is
+    /// that of the fastest.
+    pub(crate) fn of_all(link_type: u16, mtu: u32) -> Self {
+        Self {
+            name: "any".to_owned(),
+            index: 0,
+            mac: None,
+            permanent_mac: None,
+            mtu,
+            up: true,
+            running: true,
+            carrier: true,
+            operational_state: OperationalState::Unknown,
+            link_type,
+            driver: None,
+            bus_info: None,
+            kind: Some("any".to_owned()),
+            rx_queues: 1,
+            tx_queues: 1,
+            rx_queues_max: 1,
+            speed_mbps: None,
+            addresses: Vec::new(),
+            routes: Routes::default(),
+            uppers: Vec::new(),
+            ports: Vec::new(),
+            other_macs: Vec::new(),
+            packet_listeners: 0,
+            xdp: None,
+            attached_xdp: Vec::new(),
+            has_foreign_xdp: false,
+            mark: Mark::Missing,
+            hooks: None,
+            offloads: None,
+            namespace: None,
+        }
+    }
+
+    /// Whether it stands for all interfaces, as in a capture of [`Source::any`](crate::Source::any).
+    pub fn is_all(&self) -> bool {
+        self.index == 0
+    }
+
     /// Whether it is a loopback interface.
     pub fn is_loopback(&self) -> bool {
         self.link_type == libc::ARPHRD_LOOPBACK
@@ -159,11 +225,17 @@ impl Device {
         !self.routes.default.is_empty()
     }
 
-    /// The link type of its packets.
+    /// The link type of its packets, as libpcap has it.
     pub fn savefile_link_type(&self) -> LinkType {
+        savefile_link_type(self.link_type)
+    }
+
+    /// The kind of an interface whose packets get a header, or another byte order, in a savefile, which wirecap does not write.
+    pub(crate) fn unsupported_kind(&self) -> Option<&'static str> {
         match self.link_type {
-            libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::ETHERNET,
-            _ => LinkType::RAW,
+            libc::ARPHRD_CAN => Some("a CAN bus"),
+            ARPHRD_NETLINK => Some("a netlink monitor"),
+            _ => None,
         }
     }
 
@@ -217,21 +289,32 @@ impl Device {
         ethtool.rx_descriptors().ok().filter(|descriptors| *descriptors > 0)
     }
 
-    /// The XDP programs that are currently attached to it.
-    ///
-    /// # Errors As [`presence`](Self::presence).
-    pub(crate) fn attached_now(&self) -> Result<Vec<AttachedXdp>, DeviceError> {
-        let mut netlink = self.reconnect()?;
-        let payload =
-            link::link_payload(&mut netlink, self.index, false).map_err(|error| self.kernel(error))?;
-        Ok(payload.as_deref().and_then(Link::parse).map(|link| link.attached_xdp).unwrap_or_default())
-    }
-
     /// Which packets the device currently timestamps.
     pub(crate) fn hardware_clock(&self) -> Result<HardwareClock, DeviceError> {
         let netlink = self.reconnect()?;
         let ethtool = Ethtool::new(netlink.socket(), &self.name).map_err(|error| self.kernel(error))?;
         HardwareClock::of(&ethtool).map_err(|error| self.kernel(error))
+    }
+
+    /// Queries the [hooks](Self::hooks) of the interface, also if it is not dedicated to capturing.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel does not answer, or the calling thread is in another network namespace.
+    pub fn look_for_hooks(&mut self) -> Result<(), DeviceError> {
+        let mut netlink = self.reconnect()?;
+        self.hooks = Some(Hooks::of(&mut netlink, self.index, &self.name));
+        Ok(())
+    }
+
+    /// Whether something contradicts the mark of this interface that the kernel does not report: a tcx program, a netfilter hook,
+    /// another process's packet socket, or that the mark is gone.
+    pub(crate) fn has_silent_contradiction(&self) -> bool {
+        let hooks = hooks::guarded(self.index, &self.name);
+        Mark::of(&self.name, self.lasting_mac()) != Mark::Dedicated
+            || hooks.tcx == Ok(true)
+            || hooks.netfilter == Ok(true)
+            || listeners::packet_listeners().iter().any(|listener| listener.index == self.index)
     }
 
     /// A connection to the kernel in the namespace in which the interface was found.
@@ -245,6 +328,32 @@ impl Device {
 
     fn kernel(&self, source: io::Error) -> DeviceError {
         DeviceError::Kernel { interface: Some(self.name.clone()), source }
+    }
+}
+
+/// The `ARPHRD_` numbers of interfaces whose packets neither are Ethernet frames nor begin with an IP header.
+pub(crate) const SPECIAL_LINKS: [u16; 8] = [
+    libc::ARPHRD_CAN,
+    libc::ARPHRD_IEEE80211,
+    libc::ARPHRD_IEEE80211_PRISM,
+    libc::ARPHRD_IEEE80211_RADIOTAP,
+    libc::ARPHRD_IEEE802154,
+    ARPHRD_IEEE802154_MONITOR,
+    ARPHRD_NETLINK,
+    ARPHRD_VSOCKMON,
+];
+
+/// The link type of the packets of interfaces with this `ARPHRD_` number.
+pub(crate) fn savefile_link_type(number: u16) -> LinkType {
+    match number {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => LinkType::ETHERNET,
+        libc::ARPHRD_IEEE80211 => LinkType(105),
+        libc::ARPHRD_IEEE80211_PRISM => LinkType(119),
+        libc::ARPHRD_IEEE80211_RADIOTAP => LinkType(127),
+        libc::ARPHRD_IEEE802154 => LinkType(230),
+        ARPHRD_IEEE802154_MONITOR => LinkType(195),
+        ARPHRD_VSOCKMON => LinkType(271),
+        _ => LinkType::RAW,
     }
 }
 

@@ -22,6 +22,13 @@ pub enum OpenError {
         /// The interface's name.
         interface: String,
     },
+    /// The interface's packets need a header in savefiles, or another byte order, which wirecap does not write.
+    UnsupportedLink {
+        /// The interface's name.
+        interface: String,
+        /// What it is.
+        kind: &'static str,
+    },
     /// The interface has no such receive queue.
     NoSuchQueue {
         /// The requested ring.
@@ -164,6 +171,16 @@ pub enum OpenError {
         /// How the host uses it.
         reason: Reason,
     },
+    /// The engine `xdp` cannot receive from a bond or team: the kernel runs programs and delivers to sockets where its ports
+    /// receive.
+    Controller {
+        /// The interface's name.
+        interface: String,
+        /// `bond` or `team`.
+        kind: &'static str,
+        /// Its ports.
+        ports: Vec<String>,
+    },
     /// Sent packets were requested, but only received ones are available.
     ReceivedOnly {
         /// The interface's name.
@@ -180,6 +197,17 @@ pub enum OpenError {
         /// Why the engine is `packet`, if wirecap selected it.
         why: Option<String>,
     },
+    /// The engine `xdp` was requested for all interfaces.
+    AnyByXdp,
+    /// More interfaces are named beside all interfaces than a socket filter can leave out.
+    TooManyBesideAny {
+        /// How many.
+        named: usize,
+        /// The maximum.
+        most: usize,
+    },
+    /// All interfaces have several link types, and one was required.
+    SeveralLinkTypes,
     /// An option was used that forwarding does not support.
     NotForwarding {
         /// The option.
@@ -223,6 +251,9 @@ impl fmt::Display for OpenError {
             Self::Device(_) => write!(f, "cannot look up the interface"),
             Self::InterfaceDown { interface } => {
                 write!(f, "{interface} is down; bring it up with: ip link set {interface} up")
+            }
+            Self::UnsupportedLink { interface, kind } => {
+                write!(f, "{interface} is {kind}, which wirecap does not record; use: tcpdump -i {interface}")
             }
             Self::NoSuchQueue { ring, queues: 1 } => {
                 write!(f, "{ring} does not exist: {} has one receive queue, 0", ring.interface)
@@ -321,6 +352,18 @@ impl fmt::Display for OpenError {
                 f,
                 "the engine xdp would take the packets of {interface} from the host, but {reason}; use --engine packet, or --take to let the host lose them"
             ),
+            Self::Controller { interface, kind, ports } => {
+                write!(
+                    f,
+                    "the engine xdp cannot receive from {interface}: the frames of a {kind} arrive on its ports; "
+                )?;
+                match ports.as_slice() {
+                    [] => f.write_str("use --engine packet, or capture the ports"),
+                    ports => {
+                        write!(f, "use --engine packet, or capture the ports: -i {}", ports.join(" -i "))
+                    }
+                }
+            }
             Self::ReceivedOnly { interface, reason } => write!(
                 f,
                 "{reason} has received packets only; to capture sent packets, capture the whole {interface} with \
@@ -334,6 +377,15 @@ impl fmt::Display for OpenError {
                      or use --engine xdp"
                 )
             }
+            Self::AnyByXdp => f.write_str(
+                "the engine xdp captures named interfaces, not any; name them (-i eth1), or use --engine auto or packet",
+            ),
+            Self::TooManyBesideAny { named, most } => {
+                write!(f, "{named} interfaces are named beside any, more than {most}; name fewer")
+            }
+            Self::SeveralLinkTypes => f.write_str(
+                "the interfaces have several link types, and a pcap file has one; write pcapng, or name the interfaces",
+            ),
             Self::NotForwarding { option, reason } => {
                 write!(f, "forwarding does not support {option}: {reason}; omit it")
             }

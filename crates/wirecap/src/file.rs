@@ -46,6 +46,8 @@ struct FileSide {
     identities: Vec<Arc<RingIdentity>>,
     /// The fault in the file after the packets returned so far.
     failure: Option<CaptureError>,
+    /// There is or was a failure.
+    has_failed: bool,
     sift: Sift,
     handed_out: HandedOut,
 }
@@ -132,6 +134,7 @@ impl FileRing {
             ahead: None,
             identities: Vec::new(),
             failure: None,
+            has_failed: false,
             sift: Sift::default(),
             handed_out: HandedOut::default(),
         };
@@ -157,6 +160,11 @@ impl FileRing {
             side.ahead = side.accepts(&ahead).then_some(ahead);
         }
         Ok(())
+    }
+
+    /// The file, if its rest could not be read.
+    pub(crate) fn unreadable(&self) -> Option<String> {
+        lock(&self.side).has_failed.then(|| self.path.display().to_string())
     }
 
     fn capture_from(&self, side: &mut FileSide) -> Result<Option<Chunk>, CaptureError> {
@@ -210,7 +218,7 @@ impl FileSide {
     }
 
     fn fail(&mut self, failure: CaptureError) {
-        self.failure = Some(failure);
+        (self.failure, self.has_failed) = (Some(failure), true);
         self.ended = true;
     }
 
@@ -282,6 +290,10 @@ impl Ring for FileRing {
         false
     }
 
+    fn accumulates(&self) -> bool {
+        false
+    }
+
     fn is_exhausted(&self) -> bool {
         lock(&self.side).is_exhausted()
     }
@@ -320,9 +332,9 @@ mod tests {
                     interface,
                     timestamp: Some(Timestamp::from_unix_nanos(number as u64)),
                     queue: Some(7),
-                    direction: None,
                     wire_len: 1000 + number as u32,
                     data: &data,
+                    ..Record::default()
                 })
                 .unwrap();
         }

@@ -14,6 +14,7 @@ pub(crate) mod guarantee;
 pub(crate) mod policy;
 mod pressure;
 
+use std::ops::Index;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,13 +32,12 @@ use pressure::Pressure;
 /// The rings that one application reads, and their workers. Rings may be added while it runs.
 #[derive(Debug)]
 pub(crate) struct Group {
-    rings: Seats<Arc<dyn Ring>>,
+    /// Its rings. A ring and what belongs to it are one entry, so no thread finds one without the other.
+    members: Seats<Member>,
     mode: Mode,
     policy: Policy,
     stuck_after: Duration,
     seats: Vec<Seat>,
-    /// The home worker of each ring, and its limit.
-    places: Seats<Place>,
     /// Whether rings of each part may be above T.
     pressures: Vec<Pressure>,
     /// Held while a ring is added.
@@ -83,24 +83,54 @@ impl Seat {
     }
 }
 
-/// The properties of a ring that a worker must know without accessing the ring.
-#[derive(Debug, Clone, Copy)]
-struct Place {
+/// A ring of the group, and the properties that a worker must know without accessing the ring.
+#[derive(Debug)]
+struct Member {
+    ring: Arc<dyn Ring>,
     /// Its home worker.
     home: usize,
     /// The largest backlog that is not above T; in basic mode no backlog is above T.
     limit: u32,
 }
 
-impl Place {
-    fn new(home: usize, ring: &Arc<dyn Ring>, mode: Mode) -> Self {
+impl Member {
+    fn new(home: usize, ring: Arc<dyn Ring>, mode: Mode) -> Self {
         let limit = match mode {
             Mode::Basic => u32::MAX,
             // A backlog never exceeds the whole pool.
             Mode::Advanced(threshold) if threshold >= 1.0 => ring.capacity(),
             Mode::Advanced(threshold) => (threshold * f64::from(ring.usable())) as u32,
         };
-        Self { home, limit }
+        #[cfg(sabotage)]
+        let limit = if crate::sabotage::is("threshold-of-zero") { 0 } else { limit };
+        Self { ring, home, limit }
+    }
+}
+
+/// The rings of a group, in the order of their indices.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rings<'a>(&'a Seats<Member>);
+
+impl<'a> Rings<'a> {
+    pub(crate) fn len(self) -> usize {
+        self.0.len()
+    }
+
+    /// The maximum number of rings.
+    pub(crate) fn room(self) -> usize {
+        self.0.room()
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'a Arc<dyn Ring>> {
+        self.0.iter().map(|member| &member.ring)
+    }
+}
+
+impl Index<usize> for Rings<'_> {
+    type Output = Arc<dyn Ring>;
+
+    fn index(&self, index: usize) -> &Arc<dyn Ring> {
+        &self.0[index].ring
     }
 }
 
@@ -150,18 +180,17 @@ impl Group {
                 helped: counters(ring_count),
             }));
         }
-        let mut places: Vec<Place> = rings.iter().map(|ring| Place::new(0, ring, mode)).collect();
-        for (worker, seat) in seats.iter().enumerate() {
-            seat.home.iter().for_each(|&ring| places[ring].home = worker);
-        }
         let tended = rings.iter().any(|ring| ring.unattended() < ring.capacity());
+        let mut members: Vec<Member> = rings.into_iter().map(|ring| Member::new(0, ring, mode)).collect();
+        for (worker, seat) in seats.iter().enumerate() {
+            seat.home.iter().for_each(|&ring| members[ring].home = worker);
+        }
         Self {
-            rings: Seats::new(rings, 0),
+            members: Seats::new(members, 0),
             mode,
             policy: Policy::default(),
             stuck_after,
             seats,
-            places: Seats::new(places, 0),
             pressures: (0..part_count).map(|_| Pressure::default()).collect(),
             adding: Mutex::new(()),
             tended,
@@ -178,9 +207,8 @@ impl Group {
 
     /// The same group with room for `more` rings.
     pub(crate) fn with_room(mut self, more: usize) -> Self {
-        self.rings = self.rings.with_room(more);
-        self.places = self.places.with_room(more);
-        let (seats, room) = (self.seats.into_iter(), self.rings.room());
+        self.members = self.members.with_room(more);
+        let (seats, room) = (self.seats.into_iter(), self.members.room());
         let with_room = |seat: Seat| Seat { home: seat.home.with_room(more), helped: counters(room), ..seat };
         self.seats = seats.map(with_room).collect();
         self
@@ -190,25 +218,27 @@ impl Group {
     /// fewest. Returns that worker; `None` if there is no room.
     pub(crate) fn add(&self, ring: Arc<dyn Ring>, part: usize) -> Option<usize> {
         let _adding = lock(&self.adding);
-        assert_eq!(ring.identity().index, self.rings.len(), "rings are added in the order of their indices");
+        assert_eq!(
+            ring.identity().index,
+            self.members.len(),
+            "rings are added in the order of their indices"
+        );
         let of_part = |worker: &usize| self.seats[*worker].part == part;
         let workers = (0..self.seats.len()).filter(of_part);
         let worker = workers.min_by_key(|worker| self.seats[*worker].home.len())?;
-        // A thread that finds the ring anywhere also finds its worker.
-        let index = self.places.push(Place::new(worker, &ring, self.mode)).ok()?;
-        self.rings.push(ring).expect("there is room for as many rings as workers of theirs");
+        let index = self.members.push(Member::new(worker, ring, self.mode)).ok()?;
         self.seats[worker].home.push(index).expect("a worker has room for all rings");
         Some(worker)
     }
 
-    pub(crate) fn rings(&self) -> &Seats<Arc<dyn Ring>> {
-        &self.rings
+    pub(crate) fn rings(&self) -> Rings<'_> {
+        Rings(&self.members)
     }
 
     /// The smallest number of packets that one of the rings can take without being tended; `None` if no ring
     /// needs tending.
     pub(crate) fn unattended(&self) -> Option<u32> {
-        self.tended.then(|| self.rings.iter().map(|ring| ring.unattended()).min()).flatten()
+        self.tended.then(|| self.rings().iter().map(|ring| ring.unattended()).min()).flatten()
     }
 
     pub(crate) fn mode(&self) -> Mode {
@@ -231,7 +261,7 @@ impl Group {
 
     /// The home rings of `worker`.
     pub(crate) fn home(&self, worker: usize) -> impl Iterator<Item = &Arc<dyn Ring>> {
-        self.seats[worker].home.iter().map(|&ring| &self.rings[ring])
+        self.seats[worker].home.iter().map(|&ring| &self.members[ring].ring)
     }
 
     /// The first home ring of each worker.
@@ -242,12 +272,12 @@ impl Group {
 
     /// The home worker of `ring`.
     pub(crate) fn home_of(&self, ring: usize) -> usize {
-        self.places[ring].home
+        self.members[ring].home
     }
 
     /// The largest backlog of `ring` that wakes no buddy; none in basic mode.
     pub(crate) fn limit_of(&self, ring: usize) -> Option<u32> {
-        (self.mode != Mode::Basic).then(|| self.places[ring].limit)
+        (self.mode != Mode::Basic).then(|| self.members[ring].limit)
     }
 
     /// The workers other than the home worker that took chunks from `ring`, each with their number.
@@ -295,7 +325,7 @@ impl Group {
                 return Ok(Some(chunk));
             }
             let place = seat.home[turn.advance(homes)];
-            let captured = self.rings[place].capture();
+            let captured = self.members[place].ring.capture();
             match &captured {
                 Ok(None) => {
                     turn.looked(self.policy.next, 0);
@@ -337,9 +367,9 @@ impl Group {
         self.seats[worker].asked.fetch_or(IDLE, Ordering::Relaxed);
         if self.tended {
             // A worker that captures tends that ring; an idle one tends all.
-            self.rings.iter().for_each(|ring| ring.tend());
+            self.rings().iter().for_each(|ring| ring.tend());
         }
-        let over = ending || self.rings.iter().all(|ring| ring.is_exhausted());
+        let over = ending || self.rings().iter().all(|ring| ring.is_exhausted());
         turn.has_ended = over && self.is_drained(worker);
         Ok(None)
     }
@@ -349,8 +379,9 @@ impl Group {
         match self.mode {
             Mode::Basic => self.home(worker).all(|ring| ring.is_empty()),
             Mode::Advanced(_) => {
-                let mut rings = self.rings.iter().zip(self.places.iter());
-                rings.all(|(ring, place)| !self.are_buddies(worker, place.home) || ring.is_empty())
+                let is_drained =
+                    |member: &Member| !self.are_buddies(worker, member.home) || member.ring.is_empty();
+                self.members.iter().all(is_drained)
             }
         }
     }
@@ -359,20 +390,23 @@ impl Group {
     /// if there is none, of its buddies' rings.
     #[cold]
     fn urgent_ring(&self, worker: usize) -> Option<Candidate<'_>> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("home-rings-first") {
+            return None;
+        }
         if self.policy.next == Next::HomeFirst {
             return None;
         }
         let pressure = self.pressure_of(worker);
         let look = pressure.look();
         let (mut own, mut others) = (None, None);
-        for (index, place) in self.places.iter().enumerate() {
-            if !self.are_buddies(worker, place.home) {
+        for &Member { ref ring, home, limit } in self.members.iter() {
+            if !self.are_buddies(worker, home) {
                 continue;
             }
-            let (ring, limit) = (&self.rings[index], place.limit);
             let backlog = ring.backlog();
             if backlog > limit {
-                let is_own = place.home == worker;
+                let is_own = home == worker;
                 let urgent = Candidate { ring, limit, is_abandoned: false, is_own, backlog };
                 urgent.replace_if_fuller(if is_own { &mut own } else { &mut others });
             }
@@ -394,10 +428,9 @@ impl Group {
         if self.mode == Mode::Basic {
             return false;
         }
-        let mut places = self.places.iter().enumerate();
-        let is_needed = places.any(|(index, place)| {
-            self.are_buddies(worker, place.home) && self.rings[index].backlog() > place.limit
-        });
+        let is_pressed =
+            |member: &Member| self.are_buddies(worker, member.home) && member.ring.backlog() > member.limit;
+        let is_needed = self.members.iter().any(is_pressed);
         if is_needed {
             self.pressure_of(worker).note();
         }
@@ -413,11 +446,11 @@ impl Group {
 
     #[cold]
     fn glance(&self, worker: usize, turn: u64) -> bool {
-        let index = (turn % self.places.len() as u64) as usize;
-        let place = self.places[index];
-        let is_pressed = place.home != worker
-            && self.are_buddies(worker, place.home)
-            && self.rings[index].backlog() > place.limit;
+        let index = (turn % self.members.len() as u64) as usize;
+        let member = &self.members[index];
+        let is_pressed = member.home != worker
+            && self.are_buddies(worker, member.home)
+            && member.ring.backlog() > member.limit;
         if is_pressed {
             self.pressure_of(worker).note();
         }
@@ -439,9 +472,17 @@ impl Group {
         &self,
         worker: usize,
         turn: &mut Turn,
-        ring: &Candidate<'_>,
+        candidate: &Candidate<'_>,
     ) -> Result<Option<Chunk>, CaptureError> {
-        let &Candidate { ring, limit, is_abandoned, is_own, .. } = ring;
+        let &Candidate { ring, limit, is_abandoned, is_own, .. } = candidate;
+        #[cfg(sabotage)]
+        if !is_own && !is_abandoned && limit > 0 {
+            let is_too_early =
+                || crate::sabotage::is("help-when-brimming") && !candidate.is_brimming(self.workers());
+            if crate::sabotage::is("no-helping") || is_too_early() {
+                return Ok(None);
+            }
+        }
         let chunk = if is_own {
             ring.capture()?
         } else {
@@ -475,8 +516,8 @@ impl Group {
         let candidates = others.flat_map(|other| {
             let is_abandoned = self.is_away(other, now);
             self.home_places(other).map(move |place| {
-                let ring = &self.rings[place];
-                let limit = if ending || is_abandoned { 0 } else { self.places[place].limit };
+                let Member { ring, limit, .. } = &self.members[place];
+                let limit = if ending || is_abandoned { 0 } else { *limit };
                 Candidate { ring, limit, is_abandoned, is_own: false, backlog: ring.backlog() }
             })
         });
@@ -488,6 +529,10 @@ impl Group {
     fn is_away(&self, worker: usize, now: impl Fn() -> u64) -> bool {
         let seat = &self.seats[worker];
         let asked = seat.asked.load(Ordering::Acquire);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("gone-worker-not-replaced") {
+            return false;
+        }
         if asked == GONE {
             return true;
         }
@@ -497,6 +542,14 @@ impl Group {
         if rests || asked != seen.asked {
             *seen = Seen { asked, since: None };
             return false;
+        }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("stuck-worker-not-replaced") {
+            return false;
+        }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("stuck-at-once") {
+            return true;
         }
         let now = now();
         now.saturating_sub(*seen.since.get_or_insert(now)) > self.stuck_after.as_nanos() as u64
@@ -516,10 +569,10 @@ impl Group {
         if self.mode == Mode::Basic {
             return 0;
         }
-        let left = chunk.left_behind().unwrap_or_else(|| self.rings[place].backlog());
+        let left = chunk.left_behind().unwrap_or_else(|| self.members[place].ring.backlog());
         let is_alone = self.seats[worker].home.len() == 1;
         // With a single ring there is nothing else to check.
-        if is_alone && left <= self.places[place].limit { 0 } else { self.calls_of(worker, place, left) }
+        if is_alone && left <= self.members[place].limit { 0 } else { self.calls_of(worker, place, left) }
     }
 
     /// The same if there may be something to help with, which is noted: `left` packets remained after the chunk.
@@ -527,7 +580,7 @@ impl Group {
     fn calls_of(&self, worker: usize, captured: usize, left: u32) -> usize {
         let mut calls = 0;
         for place in self.home_places(worker) {
-            let (ring, limit) = (&self.rings[place], self.places[place].limit);
+            let &Member { ref ring, limit, .. } = &self.members[place];
             let backlog = if place == captured { left } else { ring.backlog() };
             if backlog > limit {
                 self.pressure_of(worker).note();
@@ -552,6 +605,10 @@ impl Group {
         // We saw a backlog and look for sleepers; a sleeper announces itself and looks for a backlog. A full fence
         // between the two steps on both sides ensures that one of us sees the other.
         fence(Ordering::SeqCst);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("no-buddy-woken") {
+            return None;
+        }
         let asleep = |&other: &usize| {
             let is_other = other != worker && self.are_buddies(worker, other);
             is_other && self.seats[other].asleep.swap(false, Ordering::Relaxed)
@@ -580,9 +637,15 @@ impl Group {
         if self.gone.load(Ordering::Acquire) == 0 || self.ending.load(Ordering::Acquire) {
             return Ok(());
         }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("orphan-unnoticed") {
+            return Ok(());
+        }
         let gone = |seat: &&Seat| seat.asked.load(Ordering::Acquire) == GONE;
         match self.seats.iter().find(gone).and_then(|seat| seat.home.first()) {
-            Some(&ring) => Err(CaptureError::Orphaned { ring: self.rings[ring].identity().name.clone() }),
+            Some(&ring) => {
+                Err(CaptureError::Orphaned { ring: self.members[ring].ring.identity().name.clone() })
+            }
             None => Ok(()),
         }
     }
@@ -643,37 +706,22 @@ impl Candidate<'_> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn workers_are_dealt_out_to_parts_by_their_rings() {
-        assert_eq!(shares(&[4], 2), [2]);
-        assert_eq!(shares(&[2, 2], 4), [2, 2]);
-        assert_eq!(shares(&[2, 2], 2), [1, 1]);
-        assert_eq!(shares(&[1, 4], 5), [1, 4]);
-        assert_eq!(shares(&[1, 4], 3), [1, 2]);
-    }
-}
-
-#[cfg(all(test, loom))]
-mod model {
+#[cfg(test)]
+mod count {
     use std::os::fd::BorrowedFd;
-
-    use loom::thread;
 
     use super::*;
     use crate::ledger::Account;
     use crate::names::RingName;
-    use crate::sync::{AtomicU32, model};
+    use crate::savefile::LinkType;
+    use crate::sync::AtomicU32;
     use crate::umem::chunk::RingIdentity;
 
     /// A test ring that consists only of a count of its waiting packets.
     #[derive(Debug)]
-    struct Count {
+    pub(super) struct Count {
         identity: Arc<RingIdentity>,
-        waiting: AtomicU32,
+        pub(super) waiting: AtomicU32,
     }
 
     impl Ring for Count {
@@ -718,18 +766,67 @@ mod model {
         fn close(&self) {}
     }
 
-    fn ring(index: usize) -> Arc<Count> {
+    pub(super) fn ring(index: usize) -> Arc<Count> {
         let name = RingName::of_queue("model", index as u32);
         let identity = RingIdentity {
             name,
             index,
             interface_index: 0,
             snap_len: 0,
-            link_type: crate::savefile::LinkType::ETHERNET,
+            link_type: LinkType::ETHERNET,
             order: Default::default(),
         };
         Arc::new(Count { identity: Arc::new(identity), waiting: AtomicU32::new(0) })
     }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::count::ring;
+    use super::*;
+
+    /// Workers look at all rings while the watcher adds the rings of new receive queues.
+    #[test]
+    fn workers_find_complete_rings_while_rings_are_added() {
+        const ROUNDS: usize = 1000;
+        const RINGS: usize = 10;
+        for _ in 0..ROUNDS {
+            let rings: Vec<Arc<dyn Ring>> = vec![ring(0), ring(1)];
+            let group =
+                Group::new(rings, 2, Mode::Advanced(0.5), Duration::from_secs(1)).with_room(RINGS - 2);
+            let begin = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begin.wait();
+                    while group.rings().len() < RINGS {
+                        assert!(!group.is_needed(0) && group.is_drained(0), "all rings are empty");
+                        let last = group.rings().len() - 1;
+                        assert_eq!((group.home_of(last), group.limit_of(last)), (last % 2, Some(2)));
+                    }
+                });
+                begin.wait();
+                (2..RINGS).for_each(|index| assert_eq!(group.add(ring(index), 0), Some(index % 2)));
+            });
+        }
+    }
+
+    #[test]
+    fn workers_are_dealt_out_to_parts_by_their_rings() {
+        assert_eq!(shares(&[4], 2), [2]);
+        assert_eq!(shares(&[2, 2], 4), [2, 2]);
+        assert_eq!(shares(&[2, 2], 2), [1, 1]);
+        assert_eq!(shares(&[1, 4], 5), [1, 4]);
+        assert_eq!(shares(&[1, 4], 3), [1, 2]);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod model {
+    use loom::thread;
+
+    use super::count::ring;
+    use super::*;
+    use crate::sync::model;
 
     /// The kernel fills a ring, its worker sees it above T, and a buddy goes to sleep: the buddy
     /// either sees the backlog before it sleeps, or it is woken.

@@ -4,19 +4,23 @@
 //! handed out in a chunk. offered = delivered + dropped, with drops by reason. A number that is not counted is `None`,
 //! shown as "not reported", never as 0.
 
+mod counted;
 mod recorded;
 mod unseen;
+mod verdict;
 
 use std::fmt::{self, Write as _};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use wirecap_units::size::{count_of, grouped};
 
 use crate::warning::Warning;
 
+pub use counted::Counted;
 pub use recorded::{LostLater, Recorded};
 pub use unseen::{Unseen, UnseenReason};
+pub use verdict::{Answer, Verdict};
 
 /// How the rings of a capture share their load, in the paper's notation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -130,6 +134,10 @@ impl Account {
         self.abandoned_chunks += other.abandoned_chunks;
         self.super_packets += other.super_packets;
         self.cut += other.cut;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("cut-not-in-sum") {
+            self.cut -= other.cut;
+        }
         self.stalls += other.stalls;
         self.starved += other.starved;
     }
@@ -154,6 +162,10 @@ impl HandedOut {
     #[inline]
     pub(crate) fn count(&mut self, packets: u64, bytes: u64, offloaded: bool, abandoned: bool) -> u64 {
         let sequence = self.chunks;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("sequence-stands-still-when-offloaded") && offloaded && self.chunks > 0 {
+            self.chunks -= 1;
+        }
         self.chunks += 1;
         self.packets += packets;
         self.bytes += bytes;
@@ -203,6 +215,20 @@ pub struct RingLedger {
     /// Its numbers.
     #[serde(flatten)]
     pub account: Account,
+}
+
+/// The packets of one interface in a capture of all interfaces. The rings' rows have the packets that were dropped: the kernel
+/// does not report of which interface they were.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct InterfaceLedger {
+    /// Its name when it was first seen.
+    pub name: String,
+    /// The kernel's index.
+    pub index: u32,
+    /// Packets handed out in chunks.
+    pub delivered: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
 }
 
 /// Packets that were not sent, by reason.
@@ -291,6 +317,10 @@ pub struct Ledger {
     pub duration: Duration,
     /// The rings.
     pub rings: Vec<RingLedger>,
+    /// The interfaces of a capture of [all interfaces](crate::Source::any), in the order of
+    /// [`Packet::seen_interface`](crate::Packet::seen_interface).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub interfaces: Vec<InterfaceLedger>,
     /// The ports, in the order of [`Capture::ports`](crate::Capture::ports); none unless the capture forwards.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortLedger>,
@@ -306,6 +336,17 @@ pub struct Ledger {
     pub device_drops: Vec<Option<u64>>,
     /// Periods in which packets may have passed uncaptured and uncounted.
     pub unseen: Vec<Unseen>,
+    /// What the devices counted as received, compared with what the capture saw.
+    pub counted: Vec<Counted>,
+    /// The times of the last packets of interfaces that may have been dead since then, because no counter shows whether
+    /// they were quiet or dead.
+    #[serde(serialize_with = "as_unix_seconds")]
+    pub quiet_since: Vec<SystemTime>,
+    /// Whether a driver that ran out of cells delivers wrong packets meanwhile: igb may repeat or mix them.
+    pub starved_wrong: bool,
+    /// The savefile whose rest could not be read, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     /// Warnings.
     #[serde(skip)]
     pub warnings: Vec<Warning>,
@@ -313,6 +354,10 @@ pub struct Ledger {
 
 fn as_seconds<S: serde::Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_f64(duration.as_secs_f64())
+}
+
+fn as_unix_seconds<S: serde::Serializer>(times: &[SystemTime], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(times.iter().copied().map(unseen::unix_seconds))
 }
 
 impl Ledger {
@@ -335,81 +380,69 @@ impl Ledger {
             duration,
             rings,
             device_drops,
+            interfaces: Vec::new(),
             ports: Vec::new(),
             recorded: None,
             lost_later: Vec::new(),
             unseen: Vec::new(),
+            counted: Vec::new(),
+            quiet_since: Vec::new(),
+            starved_wrong: false,
+            unreadable: None,
             warnings: Vec::new(),
         }
-    }
-
-    /// Whether every offered packet was delivered and reached the file or port that the application reported, and no
-    /// packet can have passed unseen. False if a zero-copy driver ran out of cells, because its losses are unknown.
-    pub fn is_lossless(&self) -> bool {
-        self.losses().is_empty() && self.total.starved == 0 && self.unseen.is_empty()
     }
 
     /// Adds counts that no ring has: packets of queues without a ring, and unseen periods.
     pub(crate) fn with_gaps(mut self, no_ring: u64, unseen: Vec<Unseen>) -> Self {
         self.total.dropped.no_ring += no_ring;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("no-ring-not-rebalanced") {
+            return Self { unseen, ..self };
+        }
         self.total = self.total.balanced();
         Self { unseen, ..self }
-    }
-
-    /// The number of lost packets by reason, from the wire to the file or port.
-    fn losses(&self) -> Vec<(u64, String)> {
-        let dropped = &self.total.dropped;
-        let not_sent = self.ports.iter().map(|port| port.account.dropped.total()).sum();
-        let not_recorded = self.recorded.as_ref().map_or(0, |recorded| recorded.lost(self.total.delivered));
-        let reasons = [
-            (dropped.no_cell, "no free cell"),
-            (dropped.ring_full, "ring full"),
-            (dropped.device.unwrap_or(0), "device"),
-            (dropped.no_ring, "queue without a ring"),
-            (dropped.other, "other"),
-            (self.total.cut, "cut into several by the device"),
-            (not_sent, "not sent"),
-            (not_recorded, "not recorded"),
-        ];
-        let reasons = reasons.into_iter().map(|(count, reason)| (count, reason.to_owned()));
-        let later = self.lost_later.iter().map(|lost| (lost.packets, lost.reason.clone()));
-        reasons.chain(later).filter(|(count, _)| *count > 0).collect()
-    }
-
-    /// Why more packets may be lost than are counted.
-    fn unknown(&self) -> Vec<String> {
-        let mut unknown = Vec::new();
-        if self.total.starved > 0 {
-            let times = count_of(self.total.starved, "time", "times");
-            unknown.push(format!("a zero-copy driver ran out of cells {times}"));
-        }
-        if !self.unseen.is_empty() {
-            unknown.push(count_of(self.unseen.len() as u64, "unseen period", "unseen periods"));
-        }
-        unknown
-    }
-
-    /// The last line of the text form: `lossless: yes`, or the losses with their reasons, and why more may be lost than
-    /// are counted.
-    pub fn verdict(&self) -> String {
-        let (losses, unknown) = (self.losses(), self.unknown().join(", "));
-        if losses.is_empty() && !unknown.is_empty() {
-            return format!("lossless: not known ({unknown})");
-        }
-        if losses.is_empty() {
-            let is_silent = self.total.dropped.device.is_none() && self.engine != "file";
-            let silence = " (no drops seen; the driver does not report its own)";
-            return format!("lossless: yes{}", if is_silent { silence } else { "" });
-        }
-        let reasons: Vec<String> =
-            losses.iter().map(|(count, reason)| format!("{} {reason}", grouped(*count))).collect();
-        let total = losses.iter().map(|(count, _)| count).sum();
-        let more = if unknown.is_empty() { unknown } else { format!("; perhaps more: {unknown}") };
-        format!("lossless: no ({} lost: {}{more})", count_of(total, "packet", "packets"), reasons.join(", "))
     }
 }
 
 impl Ledger {
+    /// The devices' counts beside the seen packets: one line if all agree, otherwise one for each that does not.
+    fn write_counted(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let compared: Vec<&Counted> =
+            self.counted.iter().filter(|counted| counted.not_compared.is_none()).collect();
+        let mut wrong = compared.iter().filter(|counted| counted.objection().is_some()).peekable();
+        if wrong.peek().is_some() {
+            return wrong.try_for_each(|counted| writeln!(f, "{counted}"));
+        }
+        let Some(first) = compared.first() else { return Ok(()) };
+        let sum = |count: fn(&Counted) -> u64| compared.iter().map(|counted| count(counted)).sum();
+        let interface = first.interface();
+        let is_one = compared.iter().all(|counted| counted.interface() == interface);
+        let place = if is_one { interface.to_owned() } else { "sum".to_owned() };
+        let (device, seen) = (sum(|counted| counted.device), (sum(|c| c.seen.0), sum(|c| c.seen.1)));
+        writeln!(f, "{}", Counted { place, device, seen, ..Counted::default() })
+    }
+
+    /// The table of the interfaces that had packets, and the number of the others.
+    fn write_interfaces(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let row = |interface: &InterfaceLedger| {
+            let [delivered, bytes] = [interface.delivered, interface.bytes].map(grouped);
+            [interface.name.clone(), delivered, bytes]
+        };
+        let mut rows = vec![["interface", "delivered", "bytes"].map(str::to_owned)];
+        rows.extend(self.interfaces.iter().filter(|interface| interface.delivered > 0).map(row));
+        let silent = self.interfaces.len() + 1 - rows.len();
+        write_table(f, &rows)?;
+        match silent {
+            0 => Ok(()),
+            silent => writeln!(
+                f,
+                "no packets of {}",
+                count_of(silent as u64, "other interface", "other interfaces")
+            ),
+        }
+    }
+
     /// The table of the ports.
     fn port_rows(&self) -> Vec<[String; 10]> {
         let head = [
@@ -471,7 +504,11 @@ impl fmt::Display for Ledger {
             let chunks = grouped(ring.account.abandoned_chunks);
             writeln!(f, "{}: its worker was stuck or gone; buddies took {chunks} chunks for it", ring.name)?;
         }
+        if !self.interfaces.is_empty() {
+            self.write_interfaces(f)?;
+        }
         self.unseen.iter().try_for_each(|unseen| writeln!(f, "{unseen}"))?;
+        self.write_counted(f)?;
         if !self.ports.is_empty() {
             write_table(f, &self.port_rows())?;
         }
@@ -482,6 +519,13 @@ impl fmt::Display for Ledger {
                 rows.iter_mut().for_each(|row| row[0].clear());
             }
             write_table(f, &rows)?;
+            if recorded.unread > 0 {
+                let packets = count_of(recorded.unread, "packet", "packets");
+                writeln!(f, "{}: its reader closed it and left {packets}", recorded.to)?;
+            }
+            if let Some(line) = self.untimed() {
+                writeln!(f, "{line}: their time in the file is 0")?;
+            }
         }
         write!(f, "{}", self.verdict())
     }
@@ -595,6 +639,30 @@ mod tests {
         let text = ledger.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["no", "ring"], "{text}");
+    }
+
+    #[test]
+    fn interfaces_have_a_table_without_the_silent_ones_and_losses_are_in_the_sum_only() {
+        let mut ledger = ledger(vec![ring("any@0", 50, 3)], None);
+        assert!(serde_json::to_value(&ledger).unwrap().get("interfaces").is_none());
+        let seen = |name: &str, index, delivered| InterfaceLedger {
+            name: name.to_owned(),
+            index,
+            delivered,
+            bytes: 100 * delivered,
+        };
+        ledger.interfaces =
+            vec![seen("lo", 1, 0), seen("eth0", 2, 1000), seen("pod1", 7, 30), seen("pod2", 8, 0)];
+        let text = ledger.to_string();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(lines.contains(&vec!["eth0", "1,000", "100,000"]), "{text}");
+        assert!(text.contains("\nno packets of 2 other interfaces\n") && !text.contains("\nlo "), "{text}");
+        assert!(text.ends_with("lossless: no (3 packets lost: 3 no free cell)"), "{text}");
+        let json = serde_json::to_value(&ledger).unwrap();
+        assert_eq!(
+            json["interfaces"][2],
+            serde_json::json!({ "name": "pod1", "index": 7, "delivered": 30, "bytes": 3000 })
+        );
     }
 
     #[test]

@@ -51,7 +51,12 @@ mod limits;
 mod names;
 mod numbers;
 mod packet;
+#[doc(hidden)] // for wirecap-broker
+pub mod privileged;
 mod ring;
+#[cfg(sabotage)]
+#[path = "../../wirecap-testbed/src/sabotage.rs"]
+mod sabotage;
 mod seats;
 mod sieve;
 #[cfg(any(test, feature = "sim"))]
@@ -74,13 +79,13 @@ pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use group::guarantee::{Guarantee, Shortfall};
 pub use ledger::{
-    Account, Drops, Ledger, LostLater, Mode, PortAccount, PortDrops, PortLedger, Recorded, RingLedger,
-    Unseen, UnseenReason,
+    Account, Answer, Counted, Drops, InterfaceLedger, Ledger, LostLater, Mode, PortAccount, PortDrops,
+    PortLedger, Recorded, RingLedger, Unseen, UnseenReason, Verdict,
 };
 pub use limits::Cgroup;
 pub use names::{Holder, RingName};
 pub use packet::reader::BlockReader;
-pub use packet::{Direction, Spread};
+pub use packet::{Direction, SeenInterface, SeenInterfaces, Spread};
 pub use steer::flow::flow_hash;
 pub use time::{Timestamp, Timestamps};
 pub use umem::chunk::{Chunk, Fragments, Head, Packet, Packets};

@@ -5,9 +5,9 @@ mod cgroup;
 use std::fs;
 
 use rustix::process::{Resource, getrlimit};
-use wirecap_filter::opener::{self, Privilege};
 
 use crate::error::OpenError;
+use crate::sys::opener::{self, Privilege};
 pub use cgroup::Cgroup;
 
 /// Fails if the machine or a memory cgroup of the process lacks the memory, or the process may not lock it: of

@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// A receive ring by name: receive queue `queue` of `interface`, written `eth0@2`; if the packets of a queue are
 /// distributed over several rings, `eth0@2.0`, `eth0@2.1` and so on. If the rings of a whole interface share its
 /// packets by flow (engine `packet`), they are only numbered.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RingName {
     /// The interface's name.
     pub interface: String,
@@ -33,7 +35,7 @@ impl fmt::Display for RingName {
 }
 
 /// The process that has a queue or an interface, as far as known.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Holder {
     /// Its PID; `None` if it is not visible.

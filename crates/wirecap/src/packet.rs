@@ -22,6 +22,7 @@ pub(crate) mod frame;
 mod frames;
 pub(crate) mod reader;
 pub(crate) mod ring;
+pub(crate) mod roster;
 mod steering;
 
 use std::io;
@@ -38,8 +39,10 @@ use crate::packet::blocks::{Blocks, Labels};
 use crate::packet::filtering::{Filtering, socket_insn};
 use crate::packet::frames::Frames;
 use crate::packet::ring::{PacketRing, Store, Traits};
-use crate::packet::steering::Selection;
+use crate::packet::roster::Roster;
+use crate::packet::steering::{Admitted, Selection};
 use crate::ring::{Ring, RingSettings};
+use crate::savefile::LinkType;
 use crate::sync::{Mutex, lock};
 pub(crate) use crate::sys::packet::BlockShape;
 use crate::sys::packet::{Fanout, FrameShape, PacketSocket};
@@ -49,8 +52,11 @@ use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
 
+pub use roster::{SeenInterface, SeenInterfaces};
 pub use steering::Direction;
 
+/// The maximum number of interfaces that sockets of all interfaces leave to other sockets.
+pub(crate) const EXCLUDED_MAX: usize = filtering::EXCLUDED_MAX;
 /// Minimum bytes of a block: the longest packet that offloads make by default (64 KiB without headers), because
 /// the kernel truncates a packet that is longer than a block.
 const BLOCK_BYTES_MIN: u32 = 128 << 10;
@@ -85,6 +91,18 @@ pub(crate) struct Settings {
     /// Packets are handed over at once, with at least this many bytes of each.
     pub(crate) immediate: Option<u32>,
     pub(crate) shape: BlockShape,
+    /// The sockets are bound to no interface.
+    pub(crate) everything: Option<Everything>,
+}
+
+/// Sockets that are bound to no interface: they receive the packets of all interfaces of one link type.
+#[derive(Debug, Clone)]
+pub(crate) struct Everything {
+    pub(crate) roster: Arc<Roster>,
+    /// The number of the first ring.
+    pub(crate) first_number: usize,
+    /// The indices of interfaces that other sockets capture.
+    pub(crate) excluded: Vec<u32>,
 }
 
 /// The rings of an interface, receiving.
@@ -190,8 +208,10 @@ pub(crate) fn open(
         labels: Labels {
             timestamps: settings.rings.timestamps != Timestamps::None,
             by_queue: matches!(settings.spread, Spread::Queues(_)),
+            numbered: settings.everything.is_some(),
         },
-        longest_frame: device.mtu + LINK_HEADER_BYTES,
+        longest_frame: device.mtu.saturating_add(LINK_HEADER_BYTES),
+        roster: settings.everything.as_ref().map(|everything| Arc::clone(&everything.roster)),
     };
     let mut rings = Vec::new();
     for place in 0..plan.spread.rings() {
@@ -211,7 +231,7 @@ pub(crate) fn open(
             order: OnceLock::new(),
         };
         let selection = plan.selection(place);
-        rings.push(Arc::new(PacketRing::new(identity, traits, selection, store, socket)));
+        rings.push(Arc::new(PacketRing::new(identity, traits.clone(), selection, store, socket)));
     }
     let unplaced = plan.socket_for_others().map_err(failed("open a packet socket on"))?;
     let bound = plan.bind(rings.len() + unplaced.iter().len(), |bind| {
@@ -266,6 +286,9 @@ struct Plan<'a> {
     one_queue: bool,
     /// The driver's mark of packets of queue 0.
     first_mark: u32,
+    /// The number of the first ring, if it is not that of a queue.
+    first_number: usize,
+    admitted: Option<Admitted>,
 }
 
 impl<'a> Plan<'a> {
@@ -294,6 +317,11 @@ impl<'a> Plan<'a> {
             one_queue: device.rx_queues == 1,
             // A veth end leaves the sender's mark, which is the number of the queue itself.
             first_mark: if device.driver.as_deref() == Some("veth") { 0 } else { 1 },
+            first_number: settings.everything.as_ref().map_or(0, |everything| everything.first_number),
+            admitted: settings.everything.as_ref().map(|everything| Admitted {
+                ethernet: device.savefile_link_type() == LinkType::ETHERNET,
+                excluded: everything.excluded.clone(),
+            }),
         })
     }
 
@@ -309,7 +337,7 @@ impl<'a> Plan<'a> {
     /// The name of the ring at `place`: with its receive queue if it has one, otherwise a number.
     fn name_of(&self, interface: &str, place: usize) -> RingName {
         let Spread::Queues(queues) = self.spread else {
-            return RingName::of_queue(interface, place as u32);
+            return RingName::of_queue(interface, (self.first_number + place) as u32);
         };
         let siblings = self.siblings(queues, place);
         let part = (siblings.len() > 1).then(|| (place - siblings.start) as u32);
@@ -328,7 +356,7 @@ impl<'a> Plan<'a> {
             Spread::Queues(queues) if self.goes_by_marks() => Some(self.mark(queues[place])),
             _ => None,
         };
-        Selection { direction: self.direction, queue_mark }
+        Selection { direction: self.direction, queue_mark, admitted: self.admitted.clone() }
     }
 
     /// The driver's mark of packets of `queue`.
@@ -466,6 +494,19 @@ impl Attachment {
             self.settings.rings.snap_len,
         )?;
         Ok(())
+    }
+
+    /// From now on receives no packets of these interfaces, which other sockets capture. The sockets must be bound to no
+    /// interface.
+    pub(crate) fn exclude(&mut self, excluded: &[u32]) -> io::Result<()> {
+        let Some(everything) = &mut self.settings.everything else { return Ok(()) };
+        if everything.excluded == excluded {
+            return Ok(());
+        }
+        everything.excluded = excluded.to_vec();
+        let plan = Plan::new(&self.device, &self.settings).map_err(io::Error::other)?;
+        self.rings.iter().enumerate().for_each(|(place, ring)| ring.select(plan.selection(place)));
+        self.filtering.begin(&self.rings)
     }
 
     /// Whether its rings can continue on another interface: not in immediate mode within a group.

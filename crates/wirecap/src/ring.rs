@@ -67,8 +67,13 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     fn offload(&self, help: Help) -> Result<Option<Chunk>, CaptureError>;
     /// Passes a descriptor that is readable while packets wait to `watch`.
     fn watch(&self, watch: &mut dyn FnMut(BorrowedFd<'_>));
-    /// Whether its interface was removed, so that no packets can arrive.
+    /// Whether its interface was removed, so that no packets can arrive. Resets the error of a packet socket whose
+    /// interface was set down, which would wake its worker forever.
     fn is_gone(&self) -> bool;
+    /// Whether packets accumulate while its worker rests. Those of a file do not.
+    fn accumulates(&self) -> bool {
+        true
+    }
     /// Whether all packets were captured and no more can arrive: the end of a file.
     fn is_exhausted(&self) -> bool {
         false
@@ -77,6 +82,14 @@ pub(crate) trait Ring: Send + Sync + fmt::Debug {
     /// packets of several cells may count more than once.
     fn arrived(&self) -> u64 {
         self.account().delivered + u64::from(self.backlog())
+    }
+    /// Packets that reached the ring so far, before the filter and whatever became of them: at least and at most, since
+    /// a waiting packet may use several cells. `None` if the kernel does not count non-matching packets.
+    fn received(&self) -> Option<(u64, u64)> {
+        let waiting = u64::from(self.backlog());
+        let account = self.account();
+        let seen = account.offered + account.filtered?;
+        Some((seen, seen + waiting))
     }
     /// The account of its packets so far. It takes no lock and allocates no memory, so a signal handler may
     /// call it, but packets that are being taken out of the ring at that moment may be missing.
@@ -154,6 +167,10 @@ impl Ring for RxRing {
 
     fn arrived(&self) -> u64 {
         RxRing::arrived(self)
+    }
+
+    fn received(&self) -> Option<(u64, u64)> {
+        Some(RxRing::received(self))
     }
 
     fn tally(&self) -> Tally {

@@ -32,6 +32,7 @@
 mod arrivals;
 mod audit;
 mod delays;
+mod device;
 #[cfg(all(test, not(loom)))]
 mod forward_tests;
 #[cfg(all(test, not(loom)))]
@@ -57,6 +58,7 @@ use std::time::Duration;
 pub use crate::group::policy::{Next, Policy};
 pub use arrivals::Arrivals;
 pub use audit::BrokenPromise;
+pub use device::{QueueState, SimCounts, SimDevice};
 pub use kernel::{Fate, Fault, SimKernel, Violation};
 pub use random::Random;
 pub use simulation::{
@@ -109,6 +111,8 @@ pub struct SimSettings {
     pub rx_slots: Option<u32>,
     /// Whether a driver that finds no free cells sleeps until a system call wakes it.
     pub drivers_sleep: bool,
+    /// Whether the devices write into the cells themselves.
+    pub zero_copy: bool,
     /// First value of the rings' 32-bit indices.
     pub first_index: u32,
     /// Number of posted cells per ring, if not all.
@@ -120,6 +124,8 @@ pub struct SimSettings {
     pub forwards: bool,
     /// Slots of the tx and completion rings, a power of two.
     pub tx_slots: u32,
+    /// Whether packets have times of the device's clock; 0 stands for none.
+    pub device_clock: bool,
 }
 
 impl Default for SimSettings {
@@ -136,12 +142,14 @@ impl Default for SimSettings {
             descriptors: 64,
             rx_slots: None,
             drivers_sleep: false,
+            zero_copy: false,
             first_index: 0,
             warm: None,
             elastic: false,
             forwards: false,
             // Few slots, so that the rings are sometimes full.
             tx_slots: 8,
+            device_clock: false,
         }
     }
 }
@@ -151,11 +159,13 @@ pub const HEADROOM_BYTES: u32 = 8;
 
 /// Timestamps in the format that a [`SimKernel`] writes.
 #[derive(Debug)]
-struct SimStamps;
+struct SimStamps {
+    by_device: bool,
+}
 
 impl StampSource for SimStamps {
     fn stamps(&self) -> Stamps {
-        Stamps::Tai { ahead_of_utc_nanos: 0 }
+        if self.by_device { Stamps::Device } else { Stamps::Tai { ahead_of_utc_nanos: 0 } }
     }
 }
 
@@ -302,6 +312,12 @@ impl SimCapture {
         let group = &self.group;
         let group = Group::new(rings, group.workers(), group.mode(), group.stuck_after());
         Capture::over(group, self.exchange.clone(), self.geometry)
+    }
+
+    /// The rings, in their order.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn rings(&self) -> &[Arc<RxRing>] {
+        &self.rings
     }
 
     /// The kernel's half of ring `ring`.
@@ -543,7 +559,7 @@ fn open_ring(index: usize, cells: RingCells, settings: &SimSettings) -> Opened {
     let fill_ring = Arc::new(fill_ring.expect("a new ring is not broken"));
     let sender = sender.map(|(transmitter, tx, completions)| (Arc::new(transmitter), tx, completions));
     let capacity = settings.geometry.cells();
-    let ring =
-        RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(SimStamps));
+    let stamps = SimStamps { by_device: settings.device_clock };
+    let ring = RxRing::new(identity, capacity, Arc::clone(&fill_ring), rx, kernel.clone(), Arc::new(stamps));
     Opened { ring: Arc::new(ring), kernel, fill_ring, sender }
 }

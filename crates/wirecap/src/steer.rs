@@ -10,13 +10,15 @@
 
 pub(crate) mod flow;
 
-use crate::bpf::asm::{Alu, Assembler, Condition::*, Label, Reg::*, Size::*};
+use serde::{Deserialize, Serialize};
+
+use crate::bpf::asm::{Alu, Assembler, Condition::*, Helper, Label, Reg::*, Size::*};
 use crate::bpf::xdp_md;
 
 /// The number of rings of each receive queue of an interface: the same for all, or one more on the first
 /// queues.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Steering {
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Steering {
     /// In ascending order.
     queues: Vec<u32>,
     /// Rings of the first queue.
@@ -34,6 +36,13 @@ impl Steering {
         Self { queues, most: most as u32, with_most }
     }
 
+    /// Whether [`new`](Self::new) could have made it: another process may send any numbers.
+    pub fn is_sound(&self) -> bool {
+        self.most > 0
+            && (1..=self.queues.len()).contains(&self.with_most)
+            && self.queues.windows(2).all(|pair| pair[0] < pair[1])
+    }
+
     /// Adds a queue after all others, with as many rings as the last one, or one less than the first.
     pub(crate) fn add(&mut self, queue: u32) {
         assert!(self.queues.last().is_none_or(|last| *last < queue), "queues are added in ascending order");
@@ -41,7 +50,8 @@ impl Steering {
         self.queues.push(queue);
     }
 
-    pub(crate) fn queues(&self) -> &[u32] {
+    /// The queues, in ascending order.
+    pub fn queues(&self) -> &[u32] {
         &self.queues
     }
 
@@ -66,8 +76,8 @@ impl Steering {
     }
 
     /// The number of keys of an interface with `rx_queues` queues.
-    pub(crate) fn keys(&self, rx_queues: u32) -> u32 {
-        rx_queues * self.most
+    pub fn keys(&self, rx_queues: u32) -> u32 {
+        rx_queues.saturating_mul(self.most)
     }
 
     /// Writes code that leaves in `R2` the key of the ring that a packet belongs to. The context is in
@@ -116,87 +126,164 @@ const IPV6_FRAGMENT: u16 = 0xfff9;
 pub(crate) const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 pub(crate) const MIX: u64 = 0xff51_afd7_ed55_8ccd;
 
+/// Lengths of the headers that nearly all packets have.
+const ETHERNET_BYTES: i32 = 14;
+const TAG_BYTES: i32 = 4;
+const IPV4_BYTES: i32 = 20;
+const IPV6_BYTES: i32 = 40;
+/// The number of VLAN tags that are skipped.
+const TAGS_MAX: i32 = 2;
+
+/// Stack offset to which the kernel copies bytes of the packet.
+const COPY: i16 = -8;
+
 /// Writes code that leaves a flow hash of 32 bits in `R7`. The context is in `R6`; all registers but
-/// that one are overwritten.
+/// that one are overwritten, and the upper 8 bytes of the stack.
+///
+/// The verifier does not permit to add a register to a packet's address (without CAP_PERFMON). So there is code for each
+/// number of tags, which reads the usual headers at constant offsets. Headers at other offsets are rare, and the
+/// kernel copies them.
+///
+/// Between the parts, `R2` has the address of the packet, `R3` that of its end (of its first fragment), and `R7` and `R8`
+/// the endpoints so far; `R4` has the protocol.
 fn flow_hash(asm: &mut Assembler) {
-    let (ipv4, ipv6, ports, done) = (asm.label(), asm.label(), asm.label(), asm.label());
-    link_layer(asm, ipv4, ipv6, done);
-    asm.bind(ipv4);
-    ipv4_header(asm, ports, done);
-    asm.bind(ipv6);
-    ipv6_headers(asm, ports, done);
-    asm.bind(ports);
-    add_ports(asm, done);
-    asm.bind(done);
+    let exits = Exits { behind_options: asm.label(), extension: asm.label(), done: asm.label() };
+    mac_addresses(asm, exits.done);
+    for tags in 0..=TAGS_MAX {
+        let tag = asm.label();
+        let network = ETHERNET_BYTES + tags * TAG_BYTES;
+        if tags < TAGS_MAX {
+            for vlan_type in VLAN_TYPES {
+                asm.jump_if(R4, Eq, on_the_wire(vlan_type), tag);
+            }
+        }
+        network_layer(asm, network, exits);
+        if tags < TAGS_MAX {
+            asm.bind(tag);
+            require(asm, network + TAG_BYTES, exits.done);
+            asm.load(Half, R4, R2, (network + TAG_BYTES - 2) as i16);
+        }
+    }
+    asm.bind(exits.extension);
+    extension_headers(asm, exits);
+    asm.bind(exits.behind_options);
+    ports_from_the_kernel(asm, exits.done);
+    asm.bind(exits.done);
     combine(asm);
 }
 
-/// `R2` = the address after the Ethernet type, `R3` = the packet's end (of its first fragment), `R7` and `R8` = the
-/// endpoints so far, here the MAC addresses.
-fn link_layer(asm: &mut Assembler, ipv4: Label, ipv6: Label, done: Label) {
-    let network_layer = asm.label();
+/// Where the code for usual headers continues.
+#[derive(Clone, Copy)]
+struct Exits {
+    /// `R9` is the offset of the header of the protocol in `R4`, after options or extension headers.
+    behind_options: Label,
+    /// `R9` is the offset of what may be an IPv6 extension header.
+    extension: Label,
+    /// The endpoints are complete.
+    done: Label,
+}
+
+/// Sets the endpoints to the MAC addresses, and `R4` to the Ethernet type.
+fn mac_addresses(asm: &mut Assembler, done: Label) {
     asm.mov(R7, 0).mov(R8, 0);
     asm.load(Word, R2, R6, xdp_md::DATA).load(Word, R3, R6, xdp_md::DATA_END);
-    require(asm, 14, done);
+    require(asm, ETHERNET_BYTES, done);
     for (endpoint, place) in [(R7, 0), (R8, 6)] {
         asm.load(Word, endpoint, R2, place).shift_left(endpoint, 16);
         asm.load(Half, R5, R2, place + 4).or(endpoint, R5);
     }
-    asm.load(Half, R4, R2, 12).mov(R1, 14);
-    for tag_end in [18, 22] {
-        let tag = asm.label();
-        for vlan_type in VLAN_TYPES {
-            asm.jump_if(R4, Eq, on_the_wire(vlan_type), tag);
-        }
-        asm.jump(network_layer);
-        asm.bind(tag);
-        require(asm, tag_end, done);
-        asm.load(Half, R4, R2, tag_end as i16 - 2).mov(R1, tag_end);
-    }
-    asm.bind(network_layer);
-    advance(asm);
+    asm.load(Half, R4, R2, 12);
+}
+
+/// Adds a network layer header at this offset, whose Ethernet type is in `R4`.
+fn network_layer(asm: &mut Assembler, at: i32, exits: Exits) {
+    let (ipv4, ipv6) = (asm.label(), asm.label());
     asm.jump_if(R4, Eq, on_the_wire(ETHERTYPE_IPV4), ipv4);
     asm.jump_if(R4, Eq, on_the_wire(ETHERTYPE_IPV6), ipv6);
+    asm.jump(exits.done);
+    asm.bind(ipv4);
+    ipv4_header(asm, at, exits);
+    asm.bind(ipv6);
+    ipv6_header(asm, at, exits);
+}
+
+/// Sets the endpoints to the addresses, and adds the ports.
+fn ipv4_header(asm: &mut Assembler, at: i32, exits: Exits) {
+    let (done, usual) = (exits.done, asm.label());
+    let field = |place: i16| at as i16 + place;
+    require(asm, at + IPV4_BYTES, done);
+    asm.load(Byte, R0, R2, field(0)).mov(R1, R0).and(R1, 0xf0).jump_if(R1, Ne, 0x40, done);
+    asm.and(R0, 0xf).jump_if(R0, Lt, IPV4_BYTES / 4, done);
+    asm.load(Word, R7, R2, field(12)).shift_left(R7, 16);
+    asm.load(Word, R8, R2, field(16)).shift_left(R8, 16);
+    asm.load(Half, R1, R2, field(6)).jump_if(R1, AnySet, on_the_wire(IPV4_FRAGMENT), done);
+    asm.load(Byte, R4, R2, field(9));
+    asm.jump_if(R0, Eq, IPV4_BYTES / 4, usual);
+    asm.shift_left(R0, 2).add(R0, at).mov(R9, R0).jump(exits.behind_options);
+
+    asm.bind(usual);
+    let ports = asm.label();
+    jump_if_ports(asm, ports);
     asm.jump(done);
-}
-
-/// `R2 += R1`, less than 4,096. The code hides the length from the verifier, which would otherwise follow every
-/// kind of header after every other kind, for a tenth of a second.
-fn advance(asm: &mut Assembler) {
-    // Swapping it twice restores it.
-    asm.to_big_endian(Half, R1).to_big_endian(Half, R1).and(R1, 0xfff).add(R2, R1);
-}
-
-/// Sets the endpoints to the addresses, `R4` to the protocol and `R2` to the address of its header.
-fn ipv4_header(asm: &mut Assembler, ports: Label, done: Label) {
-    require(asm, 20, done);
-    asm.load(Byte, R0, R2, 0).mov(R1, R0).and(R1, 0xf0).jump_if(R1, Ne, 0x40, done);
-    asm.and(R0, 0xf).jump_if(R0, Lt, 5, done);
-    asm.load(Word, R7, R2, 12).shift_left(R7, 16);
-    asm.load(Word, R8, R2, 16).shift_left(R8, 16);
-    asm.load(Half, R1, R2, 6).jump_if(R1, AnySet, on_the_wire(IPV4_FRAGMENT), done);
-    asm.load(Byte, R4, R2, 9);
-    asm.shift_left(R0, 2).add(R2, R0).jump(ports);
+    asm.bind(ports);
+    add_ports(asm, at + IPV4_BYTES, done);
 }
 
 /// Like [`ipv4_header`], but the protocol may follow extension headers.
-fn ipv6_headers(asm: &mut Assembler, ports: Label, done: Label) {
-    require(asm, 40, done);
-    asm.load(Byte, R1, R2, 0).and(R1, 0xf0).jump_if(R1, Ne, 0x60, done);
+fn ipv6_header(asm: &mut Assembler, at: i32, exits: Exits) {
+    let (done, ports) = (exits.done, asm.label());
+    let field = |place: i16| at as i16 + place;
+    require(asm, at + IPV6_BYTES, done);
+    asm.load(Byte, R1, R2, field(0)).and(R1, 0xf0).jump_if(R1, Ne, 0x60, done);
     asm.load_imm64(R0, SPREAD);
     for (endpoint, place) in [(R7, 8), (R8, 24)] {
-        asm.load(Double, endpoint, R2, place + 8).alu64(Alu::Mul, endpoint, R0);
-        asm.load(Double, R1, R2, place).add(endpoint, R1);
+        asm.load(Double, endpoint, R2, field(place + 8)).alu64(Alu::Mul, endpoint, R0);
+        asm.load(Double, R1, R2, field(place)).add(endpoint, R1);
     }
-    asm.load(Byte, R4, R2, 6).add(R2, 40);
+    asm.load(Byte, R4, R2, field(6));
+    jump_if_ports(asm, ports);
+
+    // Fragments may be many, and need no copy.
+    let other = asm.label();
+    asm.jump_if(R4, Ne, i32::from(FRAGMENT), other);
+    require(asm, at + IPV6_BYTES + 8, done);
+    asm.load(Half, R1, R2, field(IPV6_BYTES as i16 + 2)).jump_if(
+        R1,
+        AnySet,
+        on_the_wire(IPV6_FRAGMENT),
+        done,
+    );
+    asm.bind(other).mov(R9, at + IPV6_BYTES).jump(exits.extension);
+
+    asm.bind(ports);
+    add_ports(asm, at + IPV6_BYTES, done);
+}
+
+fn jump_if_ports(asm: &mut Assembler, ports: Label) {
+    for protocol in WITH_PORTS {
+        asm.jump_if(R4, Eq, i32::from(protocol), ports);
+    }
+}
+
+/// Adds the ports at this offset to the endpoints.
+fn add_ports(asm: &mut Assembler, at: i32, done: Label) {
+    require(asm, at + 4, done);
+    for (endpoint, place) in [(R7, 0), (R8, 2)] {
+        asm.load(Half, R1, R2, at as i16 + place).add(endpoint, R1);
+    }
+    asm.jump(done);
+}
+
+/// Skips the extension headers from offset `R9` on.
+fn extension_headers(asm: &mut Assembler, exits: Exits) {
     for _ in 0..EXTENSION_HEADERS_MAX {
-        extension_header(asm, ports, done);
+        extension_header(asm, exits);
     }
     // The header after the last one may have ports.
 }
 
 /// Skips one extension header, if there is one.
-fn extension_header(asm: &mut Assembler, ports: Label, done: Label) {
+fn extension_header(asm: &mut Assembler, Exits { behind_options: ports, done, .. }: Exits) {
     let (with_length, authentication, next) = (asm.label(), asm.label(), asm.label());
     for protocol in WITH_LENGTH {
         asm.jump_if(R4, Eq, i32::from(protocol), with_length);
@@ -204,34 +291,38 @@ fn extension_header(asm: &mut Assembler, ports: Label, done: Label) {
     asm.jump_if(R4, Eq, i32::from(AUTHENTICATION), authentication);
     asm.jump_if(R4, Ne, i32::from(FRAGMENT), ports);
 
-    require(asm, 8, done);
-    asm.load(Half, R1, R2, 2).jump_if(R1, AnySet, on_the_wire(IPV6_FRAGMENT), done);
-    asm.load(Byte, R4, R2, 0).mov(R1, 8).jump(next);
+    copy(asm, 8, done);
+    asm.load(Half, R1, R10, COPY + 2).jump_if(R1, AnySet, on_the_wire(IPV6_FRAGMENT), done);
+    asm.mov(R1, 8).jump(next);
 
     asm.bind(authentication);
-    require(asm, 8, done);
-    asm.load(Byte, R4, R2, 0).load(Byte, R1, R2, 1).add(R1, 2).shift_left(R1, 2).jump(next);
+    copy(asm, 8, done);
+    asm.load(Byte, R1, R10, COPY + 1).add(R1, 2).shift_left(R1, 2).jump(next);
 
     asm.bind(with_length);
-    require(asm, 8, done);
-    asm.load(Byte, R4, R2, 0).load(Byte, R1, R2, 1).add(R1, 1).shift_left(R1, 3);
+    copy(asm, 8, done);
+    asm.load(Byte, R1, R10, COPY + 1).add(R1, 1).shift_left(R1, 3);
 
     asm.bind(next);
-    advance(asm);
+    asm.load(Byte, R4, R10, COPY).add(R9, R1);
 }
 
-/// Adds the ports to the endpoints, if the protocol in `R4` has any.
-fn add_ports(asm: &mut Assembler, done: Label) {
+/// Adds the ports at offset `R9` to the endpoints, if the protocol in `R4` has any.
+fn ports_from_the_kernel(asm: &mut Assembler, done: Label) {
     let has_ports = asm.label();
-    for protocol in WITH_PORTS {
-        asm.jump_if(R4, Eq, i32::from(protocol), has_ports);
-    }
+    jump_if_ports(asm, has_ports);
     asm.jump(done);
     asm.bind(has_ports);
-    require(asm, 4, done);
-    for (endpoint, place) in [(R7, 0), (R8, 2)] {
-        asm.load(Half, R1, R2, place).add(endpoint, R1);
+    copy(asm, 4, done);
+    for (endpoint, place) in [(R7, COPY), (R8, COPY + 2)] {
+        asm.load(Half, R1, R10, place).add(endpoint, R1);
     }
+}
+
+/// Copies the bytes at offset `R9` of the packet to the stack. Leaves nothing in `R0` to `R5`.
+fn copy(asm: &mut Assembler, bytes: i32, otherwise: Label) {
+    asm.mov(R1, R6).mov(R2, R9).mov(R3, R10).add(R3, i32::from(COPY)).mov(R4, bytes);
+    asm.call(Helper::XdpLoadBytes).jump_if(R0, Ne, 0, otherwise);
 }
 
 /// `R7` = a hash of both endpoints that does not depend on their order.
@@ -244,7 +335,7 @@ fn combine(asm: &mut Assembler) {
     asm.load_imm64(R1, MIX).alu64(Alu::Mul, R7, R1).shift_right(R7, 32);
 }
 
-/// Jumps to `otherwise` unless there are `bytes` bytes from `R2` on.
+/// Jumps to `otherwise` unless the packet has this many bytes.
 fn require(asm: &mut Assembler, bytes: i32, otherwise: Label) {
     asm.mov(R5, R2).add(R5, bytes).jump_if(R5, Gt, R3, otherwise);
 }

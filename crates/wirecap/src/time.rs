@@ -1,9 +1,10 @@
 //! Arrival times of packets, and the packets for which they are read.
 
+use serde::{Deserialize, Serialize};
 pub use wirecap_savefile::Timestamp;
 
 /// The packets whose arrival times are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Timestamps {
     /// None: packets have no timestamps, which costs nothing.
     #[default]

@@ -23,6 +23,14 @@ pub enum Warning {
         /// The interface's name.
         interface: String,
     },
+    /// Engine `xdp` on a veth: the other end may hand over VLAN tags beside the frames, where XDP programs do not see them.
+    /// Packets of its VLANs are captured and filtered without their tags.
+    TagsBeside {
+        /// The interface's name.
+        interface: String,
+        /// The other end, if it is in this network namespace.
+        peer: Option<String>,
+    },
     /// The device had no carrier when the capture began: no packets arrive until its link is up.
     NoCarrier {
         /// The interface's name.
@@ -35,6 +43,14 @@ pub enum Warning {
         interface: String,
         /// Their number.
         packets: u64,
+    },
+    /// Frames for the hardware address of an interface that [`Engine::Auto`](crate::Engine::Auto) captures with `xdp`: a sign that
+    /// the host may use it, or mirrored or spoofed.
+    OwnFrames {
+        /// The interface's name.
+        interface: String,
+        /// Their number.
+        frames: u64,
     },
     /// Packets whose receive queue the kernel does not know, so they belong to no queue's ring.
     QueueUnknown {
@@ -69,6 +85,26 @@ impl fmt::Display for Warning {
                 "{interface} removes VLAN tags from received packets, which are captured and filtered without \
                  them; to keep the tags: ethtool -K {interface} rxvlan off"
             ),
+            Self::TagsBeside { interface, peer } => {
+                let (end, peer) = match peer {
+                    Some(peer) => (peer.clone(), peer.as_str()),
+                    None => (format!("the other end of {interface}"), "PEER"),
+                };
+                write!(
+                    f,
+                    "{end} may send VLAN tags beside the frames, and packets of {interface} are then captured and \
+                     filtered without them; to keep the tags, at that end: ethtool -K {peer} txvlan off \
+                     tx-vlan-stag-hw-insert off"
+                )
+            }
+            Self::OwnFrames { interface, frames } => {
+                let frames = grouped(*frames);
+                write!(
+                    f,
+                    "{frames} captured frames were addressed to {interface} itself: if they were for this host, it did not \
+                     receive them; use the port for capturing only, or run: wirecap release {interface}"
+                )
+            }
             Self::NoCarrier { interface } => {
                 write!(f, "{interface} has no carrier: no packets arrive until its link is up")
             }

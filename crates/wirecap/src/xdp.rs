@@ -7,13 +7,16 @@ mod clock;
 mod commons;
 #[cfg(all(test, not(loom), not(miri)))]
 mod device_clock_tests;
+pub(crate) mod hook;
 mod ladder;
 mod lesson;
 mod link;
 mod place;
+pub(crate) mod plan;
 mod programs;
 mod sizes;
 mod stamps;
+mod turn;
 mod tx;
 
 use std::io;
@@ -24,10 +27,10 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use rustix::net::netdevice;
 
-use crate::bpf::{BpfError, Map};
-use crate::device::{Device, DeviceCounters, Rung};
+use crate::bpf::BpfError;
+use crate::device::{Device, DeviceCounters, DeviceSummary, Rung};
 use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
@@ -35,6 +38,8 @@ use crate::names::{Holder, RingName};
 use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::memory::populating_threads;
+use crate::sys::netlink::netlink_socket;
+use crate::sys::opener::Inquiry;
 use crate::sys::xdp::{Descriptor, XdpSocket};
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
@@ -42,16 +47,18 @@ use crate::umem::fill::{FillRing, Kernel, KernelDrops};
 use crate::umem::pool::Pool;
 use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
+use hook::Hook;
 use ladder::{Ladder, refusal_to_bind};
 use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};
 
 pub(crate) use attachment::Attachment;
-pub(crate) use claim::Turn;
 pub(crate) use commons::Commons;
+pub(crate) use hook::Turn;
 pub(crate) use lesson::{Lesson, Refusal, why_copy};
 pub use sizes::CellFit;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
+pub(crate) use turn::wait as wait_for_turn;
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 
 /// The settings for opening rings.
@@ -68,6 +75,8 @@ pub(crate) struct Settings {
     pub(crate) copy_because: Option<String>,
     /// The whole interface is captured, including queues that are added later.
     pub(crate) whole: bool,
+    /// Frames for the interface's own hardware address are counted.
+    pub(crate) counts_own: bool,
 }
 
 /// The rings of an interface, receiving.
@@ -128,7 +137,8 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
         kernel.starving.begin(&kernel.socket, ladder.rung);
-        attachment.receive(key, &kernel.socket).map_err(|source| refused(device, source))?;
+        let received = attachment.receive(key, &kernel.socket);
+        received.map_err(|source| refused(&DeviceSummary::from(device), source))?;
     }
     attachment.begin();
     Ok(Opened {
@@ -183,8 +193,8 @@ fn prepare(
 
 /// A socket in the interface's network namespace, for queries about the interface.
 fn inquiry() -> Result<Arc<OwnedFd>, OpenError> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    socket.map(Arc::new).map_err(|errno| system("open a socket", errno.into()))
+    let socket = netlink_socket(Inquiry::Route { groups: 0 });
+    socket.map(Arc::new).map_err(|source| system("open a socket", source))
 }
 
 /// The rings of a queue, bound to it, that get no packets yet.
@@ -217,7 +227,7 @@ fn seat(
         .map(|ring| {
             // A queue's rejected packets belong to no ring; if there are several, the first one reports them.
             let counts = ring.name.part.unwrap_or(0) == 0;
-            let filtered = counts.then(|| (Arc::clone(attachment.counts()), ring.name.queue));
+            let filtered = counts.then(|| (Arc::clone(attachment.hook()), ring.name.queue));
             (ring.name, ring.rx, Arc::new(kernel(ring.socket, filtered)))
         })
         .collect();
@@ -260,10 +270,10 @@ fn seat(
 /// The receive queues of `device` that this or another process captures with the engine `xdp`, each with the
 /// process.
 pub fn holders(device: &Device) -> Vec<(u32, Holder)> {
-    claim::holders(device)
+    claim::holders(&DeviceSummary::from(device))
 }
 
-fn refused(device: &Device, source: BpfError) -> OpenError {
+fn refused(device: &DeviceSummary, source: BpfError) -> OpenError {
     if let BpfError::InterfaceBusy { .. } = source {
         let attached = device.attached_now().ok().and_then(|programs| programs.into_iter().next());
         let interface = device.name.clone();
@@ -391,9 +401,8 @@ struct SocketKernel {
     /// A socket in the interface's network namespace that answers questions about it; AF_XDP sockets
     /// do not.
     inquiry: Arc<OwnedFd>,
-    /// The map in which the program counts rejected packets, if this ring reports them, and the key of the
-    /// count.
-    filtered: Option<(Arc<Map>, u32)>,
+    /// The program, which counts rejected packets, and the queue, if this ring reports them.
+    filtered: Option<(Arc<dyn Hook>, u32)>,
     starving: StarvationCount,
 }
 
@@ -449,7 +458,6 @@ impl Kernel for SocketKernel {
     }
 
     fn filtered(&self) -> u64 {
-        let sums = self.filtered.as_ref().and_then(|(map, queue)| map.lookup_sums(*queue).ok());
-        sums.map_or(0, |sums| sums[programs::NOT_WANTED])
+        self.filtered.as_ref().map_or(0, |(hook, queue)| hook.filtered(*queue))
     }
 }

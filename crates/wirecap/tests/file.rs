@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use wirecap::savefile::Reader;
+use wirecap::savefile::{FileSink, Format, Interface, Reader, Record, Section, Writer};
 use wirecap::{Capture, CaptureError, OpenError, Timestamp, Timestamps};
 use wirecap_testbed::traces;
 
@@ -74,4 +74,36 @@ fn every_trace_passes_the_engine_unchanged() {
             assert_eq!(packet, expected, "{}", path.display());
         }
     }
+}
+
+/// How often this thread has given up its processor to wait.
+fn waits() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("the thread has a status");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.and_then(|count| count.trim().parse().ok()).expect("the kernel counts them")
+}
+
+#[test]
+fn reading_a_file_does_not_rest_between_chunks() {
+    const PACKETS: u64 = 3000;
+    let folder = tempfile::tempdir().expect("there is a temporary folder");
+    let path = folder.path().join("alternating");
+    let sink = FileSink::create(&path).expect("the folder is empty");
+    let mut writer = Writer::new(sink, Format::Pcapng, &Section::default());
+    for name in ["a", "b"] {
+        let interface = Interface { name: Some(name.to_owned()), ..Interface::default() };
+        writer.add_interface(&interface).expect("there is room");
+    }
+    // Each packet is a chunk, because a chunk has packets of one interface.
+    for number in 0..PACKETS {
+        let interface = (number % 2) as u32;
+        let record = Record { interface, wire_len: 60, data: &[0; 60], ..Record::default() };
+        writer.write(&record).expect("there is room");
+    }
+    writer.finish().expect("there is room");
+    let before = waits();
+    let (packets, whole) = captured(&path);
+    let waits = waits() - before;
+    assert_eq!((packets.len() as u64, whole), (PACKETS, true));
+    assert!(waits < PACKETS / 10, "{waits} waits for {PACKETS} chunks");
 }

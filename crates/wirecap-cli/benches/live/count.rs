@@ -41,7 +41,7 @@ fn contenders() -> Outcome<Vec<Contender>> {
     Ok(vec![
         Contender { name: "bare, sleep 100 us", command: bare("100")? },
         Contender { name: "bare, spin", command: bare("spin")? },
-        Contender { name: COUNT, command: crate::wirecap().with("count -i a1 -R 512 --json") },
+        Contender { name: COUNT, command: crate::wirecap().with("count -i a1 --engine xdp -R 512 --json") },
         Contender {
             name: "library, touching headers",
             command: CommandLine::this()?.with("touch -i a1 -R 512"),
@@ -103,7 +103,7 @@ pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
 fn modes() -> [Contender; 2] {
     let count = |name, mode: &str| Contender {
         name,
-        command: crate::wirecap().with("count -i a1 -R 512 --workers 2 --json").with(mode),
+        command: crate::wirecap().with("count -i a1 --engine xdp -R 512 --workers 2 --json").with(mode),
     };
     [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
 }

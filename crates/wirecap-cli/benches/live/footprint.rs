@@ -32,7 +32,7 @@ fn memory(effort: Effort) -> Outcome<()> {
     let bed = Bed::new()?;
     let mut generator = bed.generator(60)?;
     let of_others = kernel_bytes()?;
-    let receiver = bed.receive(&command("count"), "capturing")?;
+    let receiver = bed.receive(&command("count --engine xdp"), "capturing")?;
     send(&mut generator, &receiver, &bed.loads(effort.choose(3 * CELLS, 10_000), None)?)?;
     thread::sleep(Duration::from_millis(200));
     let status = fs::read_to_string(format!("/proc/{}/status", receiver.id()))?;
@@ -66,9 +66,9 @@ fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let time = Duration::from_secs_f64(effort.choose(10.0, 0.2));
     let bed = Bed::new()?;
     for (name, command) in [
-        ("count, basic mode", command("count")),
-        ("count, advanced mode", command("count -T 60")),
-        ("capture", command("capture -w /dev/null")),
+        ("count, basic mode", command("count --engine xdp")),
+        ("count, advanced mode", command("count --engine xdp -T 60")),
+        ("capture", command("capture --engine xdp -w /dev/null")),
         ("count, engine packet", command("count --engine packet")),
     ] {
         let mut shares = Vec::new();

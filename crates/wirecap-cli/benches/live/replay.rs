@@ -208,7 +208,7 @@ fn timing(effort: Effort, senders: &[Sender], goals: &mut Goals) -> Outcome<()> 
     for _ in 0..effort.rounds(5) {
         for (sender, late) in senders.iter().zip(&mut late) {
             let command = format!(
-                "capture -i a1 --timestamp packet --format pcap --json --force -w {}",
+                "capture -i a1 --engine xdp --timestamp packet --format pcap --json --force -w {}",
                 copy.0.display()
             );
             let receiver = bed.receive(&crate::wirecap().with(&command), "capturing")?;

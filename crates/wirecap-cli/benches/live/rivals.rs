@@ -81,7 +81,7 @@ fn on_packet_sockets() -> Vec<Contender> {
 fn all() -> Vec<Contender> {
     let mib = BUFFER_MIB;
     let wirecap = |name, options: &str| {
-        let arguments = format!("capture -i a1 --buffer {mib}M {options} -w");
+        let arguments = format!("capture -i a1 --engine xdp --buffer {mib}M {options} -w");
         contender(name, "wirecap", &arguments, "capturing", false)
     };
     vec![

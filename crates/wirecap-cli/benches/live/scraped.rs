@@ -92,7 +92,10 @@ fn turns(
 
 fn capture(bed: &Bed, socket: &Path) -> Outcome<Receiver> {
     let path = socket.to_str().ok_or("a path of ASCII")?;
-    bed.receive(&crate::wirecap().with(&format!("count -i a1 -R 512 --json --http {path}")), "capturing")
+    bed.receive(
+        &crate::wirecap().with(&format!("count -i a1 --engine xdp -R 512 --json --http {path}")),
+        "capturing",
+    )
 }
 
 /// Calls `work`. If there is a socket, another thread scrapes it during the call. Also returns the number of

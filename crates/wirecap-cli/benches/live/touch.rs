@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use wirecap::{Capture, CaptureBuilder, Chunk, Packet};
+use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Packet};
 
 use wirecap_lab::live::Outcome;
 
@@ -30,7 +30,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
-    let builder = Capture::on(&arguments.interface).chunk(arguments.cells).pool(arguments.chunks).workers(1);
+    let builder = Capture::on(&arguments.interface)
+        .engine(Engine::Xdp)
+        .chunk(arguments.cells)
+        .pool(arguments.chunks)
+        .workers(1);
     let capture = arguments.warm.into_iter().fold(builder, CaptureBuilder::warm).open()?;
     let stopped = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&stopped))?;

@@ -78,6 +78,7 @@ pub(super) fn run<S: Sink>(
     let mut pipe = output.pipe;
     let mut left = options.count.unwrap_or(u64::MAX);
     let mut account = Account { filtered: Some(0), ..Account::default() };
+    let mut is_unreadable = false;
     let mut steps = 0;
     let outcome = loop {
         let mut wire_len = 0;
@@ -98,7 +99,10 @@ pub(super) fn run<S: Sink>(
             Ok(Converted::Block) => {}
             Ok(Converted::End) => break Ok(()),
             Err(ConversionError::Write(error)) => break Err(Failure::from(error)),
-            Err(ConversionError::Read(error)) => break Err(cannot(&causes(&error))),
+            Err(ConversionError::Read(error)) => {
+                is_unreadable = true;
+                break Err(cannot(&causes(&error)));
+            }
         }
         if let Some(failure) = filter.failure.take() {
             break Err(failure);
@@ -123,7 +127,10 @@ pub(super) fn run<S: Sink>(
     let whole = outcome.as_ref().err().and_then(super::safely_written).unwrap_or(whole);
     let unread = pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(writing.accepted_bytes()));
     let in_file = recording::in_file(written, whole, unread);
-    let recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
+    let mut recorded = Recorded { to: arguments.name(), written, in_file, ..Recorded::default() };
+    if unread > 0 || output::is_broken_pipe(&outcome) {
+        recorded.reader_left(account.delivered);
+    }
     if outcome.is_ok() {
         let (packets, bytes) = (grouped(written), size::human_bytes(file_bytes));
         eprintln!("wrote {packets} packets, {bytes}, to {}", writing.name());
@@ -131,14 +138,18 @@ pub(super) fn run<S: Sink>(
     if left_out != LeftOut::default() {
         announce(&format!("omitted, because pcap cannot store it: {left_out}"));
     }
-    let lost = recorded.lost(account.delivered);
-    let ledger = ledger(source, account, recorded, begun.elapsed());
+    let ledger = ledger(source, is_unreadable, account, recorded, begun.elapsed());
     options.report(&ledger)?;
-    let outcome = if lost == 0 { output::unless_broken_pipe(outcome) } else { outcome };
-    outcome.and(Failure::unless_lossless(&ledger))
+    output::unless_broken_pipe(outcome).and(Failure::unless_lossless(&ledger))
 }
 
-fn ledger(source: &Path, mut account: Account, recorded: Recorded, duration: Duration) -> Ledger {
+fn ledger(
+    source: &Path,
+    is_unreadable: bool,
+    mut account: Account,
+    recorded: Recorded,
+    duration: Duration,
+) -> Ledger {
     account.offered = account.delivered;
     account.seen = account.filtered.map(|filtered| account.offered + filtered);
     let ring = RingLedger { name: source.display().to_string(), account: account.clone() };
@@ -148,11 +159,16 @@ fn ledger(source: &Path, mut account: Account, recorded: Recorded, duration: Dur
         total: account,
         duration,
         rings: vec![ring],
+        interfaces: Vec::new(),
         ports: Vec::new(),
         recorded: Some(recorded),
         lost_later: Vec::new(),
         device_drops: vec![None],
         unseen: Vec::new(),
+        counted: Vec::new(),
+        quiet_since: Vec::new(),
+        starved_wrong: false,
+        unreadable: is_unreadable.then(|| source.display().to_string()),
         warnings: Vec::new(),
     }
 }
@@ -184,7 +200,8 @@ impl<'a> FileFilter<'a> {
 
     fn compile(&self, link_type: LinkType) -> Result<Option<CompiledFilter>, Failure> {
         let Some(request) = &self.request else { return Ok(None) };
-        let filter = request.compile(link_type).map_err(|error| Failure::Usage(error.to_string()))?;
+        let filter =
+            request.compile_for_file(link_type).map_err(|error| Failure::Usage(error.to_string()))?;
         let compiled = CompiledFilter::for_file(&filter).map_err(|error| {
             let source = self.source.display();
             Failure::Failed(format!("cannot filter packets of {source}: {error}").into())

@@ -8,14 +8,12 @@ use wirecap::filter::FilterRequest;
 use wirecap::{Capture, Interface, Ledger, Reception, RingState};
 use wirecap_units::error::causes;
 
-use super::desk::{Desk, Job, Line, Task};
+use super::changes::Changes;
+use super::desk::{Desk, Job, Line};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::lost::Lost;
 use crate::options;
-use crate::recording::{self, options::Rules};
-use crate::service;
-use crate::signals;
 use crate::sink::Writing;
 use crate::threads;
 
@@ -40,12 +38,11 @@ pub(super) struct Identity {
 /// Executes the jobs on a desk, until it is dropped.
 pub(crate) struct Agent<'a> {
     desks: &'a [Desk],
+    changes: Changes<'a>,
     identity: &'a Identity,
-    meaning: &'a Meaning,
+    filters: Filters<'a>,
     capture: &'a Capture,
     writing: Option<&'a Writing>,
-    /// The filter, if it was changed.
-    filter: Option<String>,
     last: Option<(Instant, Line)>,
     account: Statement<'a>,
     /// The losses up to the last look.
@@ -62,11 +59,11 @@ impl<'a> Agent<'a> {
         desks.iter().for_each(Desk::begin_jobs);
         Self {
             desks,
+            changes: Changes::default(),
             identity,
-            meaning,
+            filters: Filters { capture, meaning, changed: None },
             capture,
             writing,
-            filter: None,
             last: None,
             account,
             losses: Vec::new(),
@@ -77,16 +74,18 @@ impl<'a> Agent<'a> {
     pub(crate) fn do_jobs(&mut self) {
         for desk in self.desks {
             for Job { client, task } in desk.take_jobs() {
-                let answer = match task {
-                    Task::Status => self.recent_status(),
-                    Task::Filter(expression) => self.set_filter(&expression).to_string().into(),
-                    Task::Reload(filter, rules) => {
-                        service::reloading(|| self.reload(filter.as_deref(), rules)).to_string().into()
-                    }
-                };
-                desk.answer(client, answer);
+                match task.is_change() {
+                    true => self.changes.push(desk, client, task),
+                    false => desk.answer(client, self.recent_status()),
+                }
             }
         }
+        let Self { changes, filters, last, .. } = self;
+        changes.advance(&mut |expression| {
+            // The next status has the new filter.
+            *last = None;
+            filters.set(expression)
+        });
     }
 
     fn recent_status(&mut self) -> Line {
@@ -136,7 +135,7 @@ impl<'a> Agent<'a> {
     }
 
     fn interfaces(&self, ledger: &Ledger) -> Vec<Value> {
-        let filter = |interface: &Interface| match &self.filter {
+        let filter = |interface: &Interface| match &self.filters.changed {
             Some(changed) => Some(changed.clone()).filter(|filter| !filter.is_empty()),
             None => interface.filter.as_ref().map(ToString::to_string),
         };
@@ -157,48 +156,42 @@ impl<'a> Agent<'a> {
         };
         self.capture.interfaces().iter().zip(dropped).map(describe).collect()
     }
+}
 
-    /// Applies the changed settings.
-    fn reload(&mut self, filter: Option<&str>, rules: Option<Rules>) -> Value {
-        if rules.is_some() && !signals::is_rotating() {
-            return json!({ "ok": false, "error": "this capture does not write a set of files" });
+/// The filter of a capture, which clients change.
+struct Filters<'a> {
+    capture: &'a Capture,
+    meaning: &'a Meaning,
+    /// The filter, if it was changed.
+    changed: Option<String>,
+}
+
+impl Filters<'_> {
+    /// Changes the filter; without effect if the capture has it already.
+    fn set(&mut self, expression: &str) -> Result<(), String> {
+        if self.is_set(expression) {
+            return Ok(());
         }
-        let present = match &self.filter {
-            Some(filter) => filter.clone(),
-            None => {
-                let first = self.capture.interfaces().first();
-                first.and_then(|first| first.filter.as_ref().map(ToString::to_string)).unwrap_or_default()
-            }
+        let request = (self.meaning)(expression).map_err(|failure| failure.to_string())?;
+        self.capture.set_filter(request).map_err(|error| causes(&error))?;
+        let text = match expression {
+            "" => "the filter was changed: all packets are captured".to_owned(),
+            _ => format!("the filter was changed to: {}", expression.escape_debug()),
         };
-        if let Some(filter) = filter.filter(|filter| *filter != present) {
-            let outcome = self.set_filter(filter);
-            if outcome["ok"] != true {
-                return outcome;
-            }
-        }
-        if let Some(rules) = rules {
-            recording::change_rules(rules);
-        }
-        events::say(Kind::Rotation, "the configuration was reread");
-        json!({ "ok": true })
+        events::say(Kind::Filter, &text);
+        self.changed = Some(expression.to_owned());
+        Ok(())
     }
 
-    fn set_filter(&mut self, expression: &str) -> Value {
-        let request = (self.meaning)(expression).map_err(|failure| failure.to_string());
-        let changed =
-            request.and_then(|request| self.capture.set_filter(request).map_err(|error| causes(&error)));
-        match changed {
-            Ok(()) => {
-                let text = match expression {
-                    "" => "the filter was changed: all packets are captured".to_owned(),
-                    _ => format!("the filter was changed to: {}", expression.escape_debug()),
-                };
-                events::say(Kind::Filter, &text);
-                self.filter = Some(expression.to_owned());
-                self.last = None;
-                json!({ "ok": true })
-            }
-            Err(reason) => json!({ "ok": false, "error": reason }),
+    /// Whether all interfaces have this filter.
+    fn is_set(&self, expression: &str) -> bool {
+        let is_own = |interface: &Interface| match &interface.filter {
+            Some(filter) => filter.to_string() == expression,
+            None => expression.is_empty(),
+        };
+        match &self.changed {
+            Some(changed) => changed == expression,
+            None => self.capture.interfaces().iter().all(is_own),
         }
     }
 }

@@ -31,6 +31,13 @@ pub(super) struct Job {
     pub(super) task: Task,
 }
 
+impl Task {
+    /// Whether it changes the capture.
+    pub(super) fn is_change(&self) -> bool {
+        !matches!(self, Self::Status)
+    }
+}
+
 /// What both threads have.
 #[derive(Debug, Clone)]
 pub(crate) struct Desk(Arc<Shared>);

@@ -5,18 +5,16 @@ use std::fmt;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with, sockopt,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::geteuid;
+use wirecap_broker::{SocketState, remove_socket, set_socket_mode, socket_state};
 
 /// The directory of sockets, unless the environment names another one.
 const DIRECTORY: &str = "/run/wirecap";
@@ -115,10 +113,10 @@ impl Drop for Place {
         let Ok(_turn) = take_turn(directory) else { return };
         // The file may have been replaced: inode numbers are reused, so they do not identify it.
         let own = rustix::process::getpid().as_raw_pid();
-        if state_of(&self.path)
-            .is_ok_and(|state| matches!(state, State::Dead) || state == State::Taken(Some(own)))
+        if socket_state(&self.path)
+            .is_ok_and(|state| matches!(state, SocketState::Dead) || state == SocketState::Taken(Some(own)))
         {
-            let _ = fs::remove_file(&self.path);
+            let _ = remove_socket(&self.path);
         }
     }
 }
@@ -137,13 +135,15 @@ pub(super) fn claim(
     let mut taken = None;
     for name in (1..=if is_exact { 1 } else { NUMBER_MAX }).map(numbered) {
         let path = directory.join(&name);
-        match state_of(&path).map_err(|error| unusable(error.to_string()))? {
-            State::Taken(pid) => {
+        match socket_state(&path).map_err(|error| unusable(error.to_string()))? {
+            SocketState::Taken(pid) => {
                 taken.get_or_insert(ClaimError::Taken { name, pid });
                 continue;
             }
-            State::Dead => fs::remove_file(&path).map_err(|error| unusable(error.to_string()))?,
-            State::Free => {}
+            SocketState::Dead => {
+                remove_socket(&path).map_err(|error| unusable(error.to_string()))?;
+            }
+            SocketState::Free => {}
         }
         let listener = listen_at(&path).map_err(|error| unusable(format!("{name}: {error}")))?;
         return Ok((Place { name, path }, listener));
@@ -190,36 +190,6 @@ fn take_turn(directory: &Path) -> Result<File, String> {
     }
 }
 
-/// The kind of file at a path.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum State {
-    /// Nothing.
-    Free,
-    /// A socket without a listening process.
-    Dead,
-    /// A socket with a listening process, or another kind of file.
-    Taken(Option<i32>),
-}
-
-pub(super) fn state_of(path: &Path) -> io::Result<State> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::Free),
-        Err(error) => return Err(error),
-        Ok(metadata) if !metadata.file_type().is_socket() => return Ok(State::Taken(None)),
-        Ok(_) => {}
-    }
-    let socket = new_socket(SocketFlags::NONBLOCK)?;
-    match connect(&socket, &SocketAddrUnix::new(path)?) {
-        Err(Errno::CONNREFUSED) => Ok(State::Dead),
-        Err(Errno::NOENT) => Ok(State::Free),
-        Err(_) => Ok(State::Taken(None)),
-        Ok(()) => {
-            let pid = sockopt::socket_peercred(&socket).ok().map(|peer| peer.pid.as_raw_pid());
-            Ok(State::Taken(pid))
-        }
-    }
-}
-
 /// A socket of the local kind.
 pub(super) fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | flags, None)?)
@@ -229,10 +199,13 @@ pub(super) fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
 pub(super) fn listen_at(path: &Path) -> io::Result<UnixListener> {
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    let ready = fs::set_permissions(path, Permissions::from_mode(0o660))
-        .and_then(|()| listen(&socket, BACKLOG).map_err(io::Error::from));
+    #[cfg(sabotage)]
+    let mode = if crate::sabotage::is("control-socket-for-everyone") { 0o666 } else { 0o660 };
+    #[cfg(not(sabotage))]
+    let mode = 0o660;
+    let ready = set_socket_mode(path, mode).and_then(|()| listen(&socket, BACKLOG).map_err(io::Error::from));
     if let Err(error) = ready {
-        let _ = fs::remove_file(path);
+        let _ = remove_socket(path);
         return Err(error);
     }
     Ok(UnixListener::from(socket))
@@ -260,7 +233,11 @@ mod tests {
     fn the_directory_is_for_all_to_read_and_the_socket_for_owner_and_group() {
         let (_outer, directory) = directory();
         let (place, listener) = claim(&directory, "eth0", true).unwrap();
-        assert_eq!((mode(&directory), mode(&place.path)), (0o755, 0o660));
+        assert_eq!(
+            (mode(&directory), mode(&place.path)),
+            (0o755, 0o660),
+            "modes of the directory and the socket"
+        );
         UnixStream::connect(&place.path).unwrap();
         drop(listener);
         let path = place.path.clone();

@@ -42,9 +42,8 @@ impl Request {
                     Some(Value::String(expression)) => Some(expression),
                     Some(_) => return Err("\"expression\" is not a string".to_owned()),
                 };
-                let rules = fields.remove("rules").map(serde_json::from_value).transpose();
-                let rules = rules.map_err(|error| format!("\"rules\": {error}"))?.flatten();
-                Self::Reload { filter, rules }
+                let rules = fields.remove("rules").filter(|rules| !rules.is_null());
+                Self::Reload { filter, rules: rules.map(Rules::from_json).transpose()? }
             }
             "filter" => match fields.remove("expression") {
                 Some(Value::String(expression)) => Self::Filter(expression),
@@ -87,6 +86,7 @@ mod tests {
             (r#"{"command":"halt"}"#, "unknown command"),
             (r#"{"command":"filter"}"#, "expression"),
             (r#"{"command":"reload","rules":{"file_size":1}}"#, "rules"),
+            (r#"{"command":"reload","rules":{"keep_files":0}}"#, "--keep-files must be at least 1"),
             (r#"{"command":"reload","expression":1}"#, "not a string"),
             (r#"{"command":"stop","now":true}"#, "no field"),
             (r#"{"command":"status"} {"command":"stop"}"#, "not JSON"),

@@ -121,6 +121,14 @@ pub(crate) enum Setting {
     Mtu {
         interface: String,
     },
+    /// Whether it has no IPv6: `1`, `0`.
+    WithoutIpv6 {
+        interface: String,
+    },
+    /// `up`, `down`.
+    Link {
+        interface: String,
+    },
     /// The value of a sysctl.
     Sysctl {
         name: String,
@@ -149,6 +157,10 @@ impl Setting {
             }
             Self::HashKey { interface } => words(format!("ethtool -X {interface} hkey {value}")),
             Self::Mtu { interface } => words(format!("ip link set dev {interface} mtu {value}")),
+            Self::WithoutIpv6 { interface } => {
+                words(format!("sysctl -w net/ipv6/conf/{interface}/disable_ipv6={value}"))
+            }
+            Self::Link { interface } => words(format!("ip link set dev {interface} {value}")),
             Self::Sysctl { name } => words(format!("sysctl -w {name}={value}")),
             Self::File { path } => {
                 vec!["sh".to_owned(), "-c".to_owned(), format!("echo {value} > {path}")]
@@ -175,7 +187,9 @@ impl Setting {
             | Self::Pause { interface }
             | Self::HashFields { interface, .. }
             | Self::HashKey { interface }
-            | Self::Mtu { interface } => Some(interface),
+            | Self::Mtu { interface }
+            | Self::WithoutIpv6 { interface }
+            | Self::Link { interface } => Some(interface),
             Self::Sysctl { .. } | Self::File { .. } => None,
         }
     }
@@ -185,6 +199,9 @@ impl Setting {
         match self {
             Self::Sysctl { name } => Some(format!("/proc/sys/{}", name.replace('.', "/"))),
             Self::File { path } => Some(path.clone()),
+            Self::WithoutIpv6 { interface } => {
+                Some(format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6"))
+            }
             _ => None,
         }
     }
@@ -210,7 +227,8 @@ impl Setting {
             Self::HashFields { flow_type, .. } => settings.hash_fields.get(flow_type).cloned(),
             Self::HashKey { .. } => settings.spreading.as_ref().map(|spreading| hex(&spreading.key)),
             Self::Mtu { .. } => Some(nic.mtu.to_string()),
-            Self::Sysctl { .. } | Self::File { .. } => None,
+            Self::Link { .. } => Some(if nic.up { "up" } else { "down" }.to_owned()),
+            Self::WithoutIpv6 { .. } | Self::Sysctl { .. } | Self::File { .. } => None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `--fix` makes the changes of findings, and `--undo` reverts exactly those.
 //!
 //! A change is in the journal, on disk, before it is made. Afterwards the driver's value is read back. The kernel forgets all
-//! these settings at a reboot, and so does the journal: it is in /run.
+//! these settings at a reboot, and so does the journal: it is in /run. `wirecap dedicate` has such a journal for each interface.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};
@@ -90,8 +90,13 @@ impl Journal {
         self.save().map_err(|error| output::cannot_write(&self.path, &error))
     }
 
+    /// Whether there is anything to revert.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Makes a change and remembers it.
-    fn make(&mut self, change: &Change) -> Result<(), Failure> {
+    pub(crate) fn make(&mut self, change: &Change) -> Result<(), Failure> {
         let Change { setting, from, to } = change;
         let now = value_now(setting)?;
         if !is_same(&now, from) {
@@ -118,11 +123,30 @@ impl Journal {
         outcome
     }
 
+    /// Forgets the changes of interfaces in this network namespace, which are gone.
+    pub(crate) fn forget(&mut self) -> Result<(), Failure> {
+        let here = namespace()?;
+        self.entries.retain(|entry| entry.namespace != here);
+        self.save_or_remove()
+    }
+
+    fn save_or_remove(&self) -> Result<(), Failure> {
+        if !self.entries.is_empty() {
+            return self.saved();
+        }
+        let _there_was_none = fs::remove_file(&self.path);
+        Ok(())
+    }
+
     /// Reverts all changes made in this network namespace, the last one first. Returns the reverted ones.
     pub(crate) fn undo(&mut self) -> Result<Vec<Change>, Failure> {
         let here = namespace()?;
         let (mut undone, mut failures) = (Vec::new(), 0);
         for index in (0..self.entries.len()).rev() {
+            #[cfg(sabotage)]
+            if crate::sabotage::is("undo-forgets-the-first-change") && index == 0 {
+                break;
+            }
             let Entry { namespace, change } = self.entries[index].clone();
             if namespace != here && change.setting.interface().is_some() {
                 say(&format!("not changed, in another network namespace: {}", name_of(&change.setting)));
@@ -244,7 +268,7 @@ fn namespace() -> Result<String, Failure> {
 }
 
 /// The current value of the setting.
-fn value_now(setting: &Setting) -> Result<String, Failure> {
+pub(crate) fn value_now(setting: &Setting) -> Result<String, Failure> {
     let name = || name_of(setting);
     let unknown = |reason: String| Failure::Failed(format!("{} cannot be read: {reason}", name()).into());
     if let Some(file) = setting.file() {
@@ -323,7 +347,8 @@ mod tests {
         let change = Change { setting: setting.clone(), from: "0-7".to_owned(), to: "1-3".to_owned() };
         Journal::open(&path).unwrap().make(&change).unwrap();
         let undone = Journal::open(&path).unwrap().undo().unwrap();
-        assert_eq!(undone, [Change { setting, from: "1-3".to_owned(), to: "0-7".to_owned() }]);
+        let expected = [Change { setting, from: "1-3".to_owned(), to: "0-7".to_owned() }];
+        assert_eq!(undone, expected, "the reverted changes");
         assert_eq!(fs::read_to_string(&file).unwrap(), "0-7\n");
         assert!(Journal::open(&path).unwrap().entries.is_empty());
     }

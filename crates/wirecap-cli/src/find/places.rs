@@ -1,5 +1,7 @@
 //! The places to search: directories, files and patterns, before the words of a filter.
 
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use wirecap_index::segments;
@@ -17,7 +19,7 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
         }
         count += 1;
         for place in named {
-            let segments = segments(&place).map_err(|error| {
+            let segments = segments_below(&place).map_err(|error| {
                 Failure::Failed(format!("cannot read {}: {error}", place.display()).into())
             })?;
             found.extend(segments);
@@ -34,6 +36,33 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
             Ok((found, words[count..].join(" ")))
         }
     }
+}
+
+/// The segments at a place, of a directory also those in the directories below it.
+fn segments_below(place: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = segments(place)?;
+    if !place.is_dir() {
+        return Ok(found);
+    }
+    let mut directories = Vec::new();
+    for entry in fs::read_dir(place)? {
+        let entry = entry?;
+        // Not those behind symbolic links, which may lead in circles.
+        if entry.file_type()?.is_dir() {
+            directories.push(entry.path());
+        }
+    }
+    directories.sort();
+    for directory in directories {
+        match segments_below(&directory) {
+            Ok(segments) => found.extend(segments),
+            // The reader of the segments reports it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => found.push(directory),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
 }
 
 /// The places in the first words, for a message.
@@ -66,8 +95,6 @@ fn is_path(word: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     #[test]
@@ -79,13 +106,18 @@ mod tests {
         }
         fs::write(path("notes.txt"), "not packets").unwrap();
         fs::write(path("a.pcapng.flows.parquet"), "PAR1").unwrap();
+        fs::create_dir_all(folder.path().join("2026/11")).unwrap();
+        std::os::unix::fs::symlink(folder.path(), path("2026/again")).unwrap();
+        fs::write(path("2026/11/c.pcapng"), [0x0a, 0x0d, 0x0d, 0x0a, 28, 0, 0, 0]).unwrap();
+        let below = path("2026/11/c.pcapng").into();
         let both = vec![PathBuf::from(path("a.pcapng")), path("b.pcapng").into()];
         let of = |words: &[&str]| {
             places_and_filter(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
         };
         let directory = path("");
-        assert_eq!(of(&[&directory, "udp", "port 53"]).unwrap(), (both.clone(), "udp port 53".to_owned()));
-        assert_eq!(of(&[&path("*.pcapng"), &directory]).unwrap(), (both, String::new()));
+        let all = [both, vec![below]].concat();
+        assert_eq!(of(&[&directory, "udp", "port 53"]).unwrap(), (all.clone(), "udp port 53".to_owned()));
+        assert_eq!(of(&[&path("*.pcapng"), &directory]).unwrap(), (all, String::new()));
         for missing in [&["udp"][..], &["/no/such/folder", "udp"], &[&directory, "./missing", "udp"]] {
             assert!(of(missing).unwrap_err().to_string().contains("no such file"), "{missing:?}");
         }

@@ -69,7 +69,7 @@ impl Mirror {
             flushed: Instant::now(),
             started: recording::now(),
         };
-        Ok(Self { state: Mutex::new(state), form: Form::of(capture), writing })
+        Ok(Self { state: Mutex::new(state), form: Form::of(capture, timestamps), writing })
     }
 
     /// How long writing takes.

@@ -10,12 +10,13 @@ use wirecap::savefile::{Format, Interface as Recorded, Record, Section, Sink, Wr
 use wirecap::{Timestamp, grouped};
 use wirecap_lab::play::{Batch, Source, XdpOutlet};
 use wirecap_lab::traffic::{Frames, Model, Pattern, STANDARD_QUEUES};
+use wirecap_recorder::{CompressedSink, Compression, format_of};
 use wirecap_testbed::{Counters, Interface, SetupError};
 
 use super::Arguments;
 use crate::failure::Failure;
 use crate::output;
-use crate::sending::{PlayReport, SpreadOptions, Via, Watch, check_queues, counted};
+use crate::sending::{Fate, PlayReport, SpreadOptions, Via, Watch, check_queues};
 use crate::signals::Interruption;
 use crate::sink;
 
@@ -33,7 +34,7 @@ pub(super) struct Options {
     #[command(flatten)]
     pub(super) spread: SpreadOptions,
 
-    /// Write the frames to a pcapng file instead of sending them; - is stdout
+    /// Write the frames to a savefile instead of sending them, in the format of its extension; - is stdout
     #[arg(short, long, value_name = "FILE", requires = "model", conflicts_with = "interface")]
     pub(super) write: Option<PathBuf>,
 
@@ -120,14 +121,14 @@ pub(super) fn send(arguments: &Arguments, device: &Device, interface: &Interface
         interface: &interface.name,
         of: Some(name(model)),
         via: Via::Xdp,
-        counted: counted(&mut counters, played.frames()),
+        fate: Fate::of(played.frames(), &mut counters),
         played: &played,
     };
     eprintln!("{report}");
     if arguments.json {
         output::print(report.json())?;
     }
-    watched
+    watched.and(report.fate.check(&interface.name))
 }
 
 fn name(model: ModelName) -> String {
@@ -142,22 +143,35 @@ const WRITTEN_BYTES_MAX: u16 = u16::MAX;
 
 /// Writes the frames to a savefile.
 pub(super) fn write(arguments: &Arguments, path: &Path) -> Result<(), Failure> {
+    Compression::check(path).map_err(Failure::Usage)?;
     let frames = frames(arguments, NO_MAC, WRITTEN_BYTES_MAX)?;
     if output::is_standard_output(path) {
-        let written = write_to(sink::standard_output(arguments.json)?.sink, arguments, frames);
+        let sink = sink::standard_output(arguments.json)?.sink;
+        let written = write_to(sink, Format::Pcapng, arguments, frames);
         return output::unless_broken_pipe(written);
     }
     let sink = sink::create(path, None, arguments.model.force)?.sink;
-    write_to(sink, arguments, frames)
+    match Compression::of(path) {
+        Compression::None => write_to(sink, format_of(path), arguments, frames),
+        compression => {
+            let sink = CompressedSink::new(sink.into_file(), path.display().to_string(), compression)?;
+            write_to(sink, format_of(path), arguments, frames)
+        }
+    }
 }
 
 /// The model's time begins at the epoch, so that the same seed gives the same file.
-fn write_to<S: Sink>(sink: S, arguments: &Arguments, mut frames: Frames) -> Result<(), Failure> {
+fn write_to<S: Sink>(
+    sink: S,
+    format: Format,
+    arguments: &Arguments,
+    mut frames: Frames,
+) -> Result<(), Failure> {
     let (file, model) = (sink.name(), name(arguments.model.model.expect("a model was named")));
     let application = Some(format!("wirecap {}", env!("CARGO_PKG_VERSION")));
     let comment = Some(format!("{model}, seed {}", arguments.model.seed));
     let section = Section { application, comment, ..Section::default() };
-    let mut writer = Writer::new(sink, Format::Pcapng, &section);
+    let mut writer = Writer::new(sink, format, &section);
     let interface = writer.add_interface(&Recorded { name: Some(model), ..Recorded::default() })?;
     let interruption = Interruption::watch()?;
     let (mut batch, mut queues, mut bytes, mut last_ns) = (Batch::default(), Vec::new(), 0, 0);

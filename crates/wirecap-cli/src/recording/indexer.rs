@@ -120,7 +120,7 @@ impl Watch for Told {
     }
 
     fn completed(&self, path: &Path) {
-        self.writing.complete_file(self.complete.is_some());
+        self.writing.complete_file(path, self.complete.is_some());
         if let Some(complete) = &self.complete {
             // The thread is there as long as the recording.
             let _ = complete.send(path.to_owned());

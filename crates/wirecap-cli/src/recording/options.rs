@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use wirecap::savefile::{Format, refuse_planted};
 use wirecap_recorder::{
     Compression, CutRules, Durability, Numbering, Pattern, Period, StoreRules, format_of,
@@ -27,7 +28,7 @@ pub(crate) struct FileOptions {
     /// Units are powers of 1,024: 100M is 100 MiB. With several files, FILE is a strftime(3) pattern in which %i is the
     /// file's number; without a pattern, _%i_%Y%m%d%H%M%S is inserted before the extension. An incomplete file is named
     /// FILE.part.
-    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = file_size)]
     file_size: Option<u64>,
 
     /// Start a new file at this interval, aligned to local time: 1h; 24h: at midnight
@@ -35,11 +36,11 @@ pub(crate) struct FileOptions {
     file_time: Option<Duration>,
 
     /// Start a new file after this many packets
-    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "PACKETS")]
     file_packets: Option<u64>,
 
     /// Keep at most this many files, including earlier runs; delete the oldest
-    #[arg(long, value_name = "FILES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "FILES")]
     keep_files: Option<u64>,
 
     /// Keep at most this many bytes, including earlier runs; delete the oldest
@@ -119,6 +120,20 @@ fn durability(text: &str) -> Result<DurabilityOption, String> {
     }))
 }
 
+/// A file of less than one packet is a forgotten unit.
+fn file_size(text: &str) -> Result<u64, String> {
+    const PACKET_BYTES: u64 = 1514;
+    match size::bytes(text)? {
+        bytes @ ..PACKET_BYTES if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+            Err(format!("{bytes} bytes are less than one packet; with a unit: {text}M"))
+        }
+        bytes @ ..PACKET_BYTES => {
+            Err(format!("{bytes} bytes are less than one packet: expected at least 2K"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
 fn tcpdump_size(text: &str) -> Result<u64, String> {
     match text.parse::<u64>() {
         Ok(0) => Err("it must be at least 1".to_owned()),
@@ -189,20 +204,12 @@ impl Plan {
     /// The rules that a reload may change, if there may be several files.
     pub(crate) fn rules(&self) -> Option<Rules> {
         self.pattern.as_ref()?;
-        Some(Rules {
-            file_bytes: self.cut.bytes,
-            file_packets: self.cut.packets,
-            file_period: self.cut.period.map(|period| (period.length, period.is_aligned)),
-            keep_files: self.store.files,
-            keep_bytes: self.store.bytes,
-            keep_free: self.store.free_bytes,
-        })
+        Some(Rules::of(&self.cut, &self.store))
     }
 }
 
-/// When files end, and how many are kept, as one process sends it to another.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// When files end, and how many are kept: rules that a recording of several files can obey.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Rules {
     file_bytes: Option<u64>,
     file_packets: Option<u64>,
@@ -213,7 +220,85 @@ pub(crate) struct Rules {
     keep_free: Option<u64>,
 }
 
+/// [`Rules`] as another process sends them, before the check.
+#[derive(Debug, Deserialize)]
+#[serde(remote = "Rules", deny_unknown_fields)]
+struct Unchecked {
+    file_bytes: Option<u64>,
+    file_packets: Option<u64>,
+    file_period: Option<(Duration, bool)>,
+    keep_files: Option<u64>,
+    keep_bytes: Option<u64>,
+    keep_free: Option<u64>,
+}
+
+/// The default file limit is this fraction of the budget.
+const FILES_OF_BUDGET: u64 = 10;
+/// The smallest budget of bytes: files must have room for the longest packets.
+const KEEP_BYTES_MIN: u64 = 4 << 20;
+/// The shortest period that does not follow the local clock.
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+/// The longest period: its nanoseconds fit 64 bits.
+const PERIOD_MAX: Duration = Duration::from_secs(1_000_000 * 3600);
+
 impl Rules {
+    /// The rules that another process sends, or why they are none. They must fulfil the same conditions as the options of the
+    /// command line.
+    pub(crate) fn from_json(value: Value) -> Result<Self, String> {
+        let rules =
+            Unchecked::deserialize(value).map_err(|error| format!("\"rules\": {error}"))?.checked()?;
+        match rules.cut().is_cut() {
+            true => Ok(rules),
+            false => {
+                Err("several files require --file-size, --file-time, --file-packets or --keep-bytes"
+                    .to_owned())
+            }
+        }
+    }
+
+    /// Checks the rules of the command line, and those that another process sends: there is no other check. A budget of bytes
+    /// implies a limit for files. Without any rule, there is only one file.
+    fn checked(mut self) -> Result<Self, String> {
+        let counts = [
+            ("--file-size", self.file_bytes),
+            ("--file-packets", self.file_packets),
+            ("--keep-files", self.keep_files),
+        ];
+        if let Some((option, _)) = counts.iter().find(|(_, count)| *count == Some(0)) {
+            return Err(format!("{option} must be at least 1"));
+        }
+        if let Some((length, is_aligned)) = self.file_period {
+            check_period(length, is_aligned)?;
+        }
+        let has_budget = self.store() != StoreRules::default();
+        if has_budget && !self.cut().is_cut() && self.keep_bytes.is_none() {
+            return Err(
+                "a budget requires several files: add --file-size, --file-time or --file-packets".to_owned()
+            );
+        }
+        if let Some(keep) = self.keep_bytes {
+            if keep < KEEP_BYTES_MIN {
+                return Err("--keep-bytes must be at least 4M".to_owned());
+            }
+            let file = *self.file_bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
+            if file > keep / 2 {
+                return Err("--keep-bytes must be at least twice --file-size".to_owned());
+            }
+        }
+        Ok(self)
+    }
+
+    fn of(cut: &CutRules, store: &StoreRules) -> Self {
+        Self {
+            file_bytes: cut.bytes,
+            file_packets: cut.packets,
+            file_period: cut.period.map(|period| (period.length, period.is_aligned)),
+            keep_files: store.files,
+            keep_bytes: store.bytes,
+            keep_free: store.free_bytes,
+        }
+    }
+
     pub(crate) fn cut(&self) -> CutRules {
         let period = self.file_period.map(|(length, is_aligned)| Period { length, is_aligned });
         CutRules { bytes: self.file_bytes, packets: self.file_packets, period }
@@ -231,15 +316,22 @@ enum Line {
     Open(OwnedFd),
 }
 
-/// The default file limit is this fraction of the budget.
-const FILES_OF_BUDGET: u64 = 10;
-/// The smallest budget of bytes: files must have room for the longest packets.
-const KEEP_BYTES_MIN: u64 = 4 << 20;
+fn check_period(length: Duration, is_aligned: bool) -> Result<(), String> {
+    match () {
+        () if length > PERIOD_MAX => Err("--file-time must be at most 1000000h".to_owned()),
+        () if is_aligned && (length.as_secs() == 0 || length.subsec_nanos() > 0) => {
+            Err("--file-time must be at least 1s, in whole seconds".to_owned())
+        }
+        () if length < PERIOD_MIN => Err("-b duration must be at least 0.001 seconds".to_owned()),
+        () => Ok(()),
+    }
+}
 
 impl FileOptions {
     /// The plan for `path`. `format` is the requested format.
     pub(crate) fn plan(&self, path: &Path, format: Option<Format>) -> Result<Plan, Failure> {
         let usage = |text: &str| Err(Failure::Usage(text.to_owned()));
+        Compression::check(path).map_err(Failure::Usage)?;
         let mut period = self.file_time.map(|length| Period { length, is_aligned: true });
         period = period.or(self.tcpdump_seconds.map(of_seconds));
         let mut plan = Plan {
@@ -286,10 +378,6 @@ impl FileOptions {
                 _ => return usage("-a supports duration, filesize, packets and files"),
             }
         }
-        let is_whole = |length: Duration| length.as_secs() > 0 && length.subsec_nanos() == 0;
-        if plan.cut.period.is_some_and(|period| period.is_aligned && !is_whole(period.length)) {
-            return usage("--file-time must be at least 1s, in whole seconds");
-        }
         let mut numbering = Numbering::Pattern;
         let has_number = path.to_string_lossy().contains("%i");
         if self.tcpdump_size.is_some() && !has_number {
@@ -302,26 +390,20 @@ impl FileOptions {
                     numbering = Numbering::Ring(files);
                 }
             }
+            // As in tcpdump: a name without a time stays as it is, and there is only one file.
+            (Some(1), None, Some(seconds)) if !path.to_string_lossy().contains('%') => {
+                plan.cut.period = None;
+                plan.duration = Some(Duration::from_secs(seconds));
+            }
             (Some(files), None, Some(_)) => plan.files_max = Some(files),
             (Some(_), None, None) => {
                 return usage("-W requires -C or -G; --keep-files keeps the newest files");
             }
             _ => {}
         }
-        let has_budget = plan.store != StoreRules::default();
-        if has_budget && !plan.cut.is_cut() && plan.store.bytes.is_none() {
-            return usage("a budget requires several files: add --file-size, --file-time or --file-packets");
-        }
-        if let Some(keep) = plan.store.bytes {
-            if keep < KEEP_BYTES_MIN {
-                return usage("--keep-bytes must be at least 4M");
-            }
-            let file = *plan.cut.bytes.get_or_insert((keep / FILES_OF_BUDGET).max(KEEP_BYTES_MIN / 4));
-            if file > keep / 2 {
-                return usage("--keep-bytes must be at least twice --file-size");
-            }
-        }
-        if plan.cut.is_cut() || has_budget {
+        let rules = Rules::of(&plan.cut, &plan.store).checked().map_err(Failure::Usage)?;
+        (plan.cut, plan.store) = (rules.cut(), rules.store());
+        if plan.cut.is_cut() {
             let path = match is_time_first && !path.to_string_lossy().contains('%') {
                 true => time_before_number(path),
                 false => path.to_owned(),
@@ -419,6 +501,7 @@ fn descriptor_of(descriptor: i32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use serde_json::json;
 
     use super::*;
 
@@ -528,10 +611,66 @@ mod tests {
             ("-w t -b interval:1.5", "expected a number"),
             ("-w t -b duration:0", "expected a number of seconds"),
             ("-w t --sync 0s", "longer than 0"),
+            ("-w t --file-time 1000001h", "at most 1000000h"),
+            ("-w t -G 18446744073709551615", "at most 1000000h"),
         ] {
             let error = plan(line).expect_err(line);
             assert!(error.contains(words), "{line}: {error}");
         }
         assert_eq!(plan("-w t --keep-bytes 1G").unwrap().cut.bytes, Some((1 << 30) / 10));
+    }
+
+    #[test]
+    fn rules_of_another_process_are_rejected_with_the_words_of_the_command_line() {
+        let seconds = |seconds, is_aligned| json!([{ "secs": seconds, "nanos": 0 }, is_aligned]);
+        for (rules, line) in [
+            (json!({ "file_packets": 0 }), "--file-packets 0"),
+            (json!({ "file_packets": 1, "keep_files": 0 }), "--file-packets 1 --keep-files 0"),
+            (json!({ "keep_files": 3 }), "--keep-files 3"),
+            (json!({ "keep_free": 1 }), "--keep-free 1"),
+            (json!({ "keep_bytes": 1 }), "--keep-bytes 1"),
+            (json!({ "keep_bytes": 0, "file_packets": 5 }), "--keep-bytes 0 --file-packets 5"),
+            (
+                json!({ "keep_bytes": 10_000_000, "file_bytes": 5_000_001 }),
+                "--keep-bytes 10000000 --file-size 5000001",
+            ),
+            (json!({ "file_period": seconds(0, true) }), "--file-time 0"),
+            (json!({ "file_period": [{ "secs": 1, "nanos": 1_000_000 }, true] }), "--file-time 1001ms"),
+            (json!({ "file_period": seconds(u64::MAX, false) }), "-G 18446744073709551615"),
+            (json!({ "file_period": seconds(u64::MAX, true) }), "-b interval:18446744073709551615"),
+        ] {
+            let said = Rules::from_json(rules.clone()).expect_err(line);
+            assert_eq!(plan(&format!("-w t {line}")).expect_err(line), said, "{rules}");
+        }
+        // What the command line cannot express, and a size and a period that its parser already rejects.
+        for (rules, words) in [
+            (json!({ "file_bytes": 0 }), "--file-size must be at least 1"),
+            (json!({}), "several files require"),
+            (json!({ "file_packets": null }), "several files require"),
+            (json!({ "file_period": seconds(0, false) }), "at least 0.001"),
+            (json!({ "file_packets": -1 }), "invalid value: integer `-1`"),
+            (json!({ "file_packets": 1.5 }), "invalid type"),
+            (json!({ "file_packets": "5" }), "invalid type"),
+            (json!({ "file_packets": 5, "file_size": 5 }), "unknown field `file_size`"),
+            (json!({ "file_period": [{ "secs": u64::MAX, "nanos": u32::MAX }, true] }), "overflow"),
+            (json!({ "file_period": 5 }), "invalid type"),
+            (json!([1]), "\"rules\": "),
+            (json!(true), "\"rules\": "),
+        ] {
+            let said = Rules::from_json(rules.clone()).expect_err(words);
+            assert!(said.contains(words), "{rules}: {said}");
+        }
+    }
+
+    #[test]
+    fn rules_that_one_process_sends_are_those_that_another_one_gets() {
+        for line in [
+            "-w t --keep-bytes 1G --keep-files 1 --keep-free 20G",
+            "-w t --file-size 2K --file-packets 1 --file-time 1s",
+            "-w t -b duration:0.001",
+        ] {
+            let rules = plan(line).unwrap().rules().unwrap();
+            assert_eq!(Rules::from_json(serde_json::to_value(&rules).unwrap()), Ok(rules), "{line}");
+        }
     }
 }

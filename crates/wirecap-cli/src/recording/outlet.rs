@@ -9,7 +9,8 @@ use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamS
 use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
-use super::options::{Plan, Rules};
+use super::options::Plan;
+use super::{RulesRequest, RulesStep};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::sink::{PipeEnd, TimedSink, Writing};
@@ -32,6 +33,16 @@ pub(crate) trait Outlet {
     /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
     fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
 
+    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this number, and is described when
+    /// its first packet comes.
+    fn write_of(
+        &mut self,
+        number: usize,
+        describe: &dyn Fn() -> savefile::Interface,
+        packet: &Record<'_>,
+        now: Timestamp,
+    ) -> Result<bool, WriteError>;
+
     /// Hands on the accepted packets.
     fn flush(&mut self) -> Result<(), WriteError>;
 
@@ -51,9 +62,9 @@ pub(crate) trait Outlet {
         Ok(())
     }
 
-    /// Divides and keeps files by other rules from the next file on, if there may be another one.
-    fn change_rules(&mut self, rules: &Rules) -> Result<(), WriteError> {
-        let _ = rules;
+    /// Answers a request about the rules for files, if there may be another one.
+    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
+        let _ = request;
         Ok(())
     }
 
@@ -64,8 +75,8 @@ pub(crate) trait Outlet {
     fn extent(&self) -> String;
 
     /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how many packets were
-    /// written whole.
-    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError>;
+    /// written whole. `of_any` are those of [`write_of`](Self::write_of), by number.
+    fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError>;
 
     /// Packets that the reader of a pipe ended without.
     fn unread(&self) -> u64 {
@@ -80,6 +91,8 @@ pub(crate) struct Stream<S: Sink> {
     /// Where the packets end, if they go to a pipe.
     pipe: Option<PipeEnd>,
     writing: Writing,
+    /// The indices in the file of the interfaces of [`write_of`](Outlet::write_of).
+    of_any: Vec<Option<u32>>,
 }
 
 impl<S: Sink> Stream<S> {
@@ -89,15 +102,17 @@ impl<S: Sink> Stream<S> {
         writing: &Writing,
         format: Format,
         section: &Section,
-        interfaces: &[savefile::Interface],
+        interfaces: &Described,
     ) -> Result<Self, WriteError> {
         let mut writer = savefile::Writer::new(TimedSink::new(sink, writing), format, section);
-        for interface in interfaces {
+        for interface in &interfaces.named {
             writer.add_interface(interface)?;
         }
+        let of_any = interfaces.of_any.iter().map(|interface| writer.add_interface(interface).map(Some));
+        let of_any = of_any.collect::<Result<_, _>>()?;
         // From now on the file is readable by others in any case.
         writer.flush()?;
-        Ok(Self { writer, pipe, writing: writing.clone() })
+        Ok(Self { writer, pipe, writing: writing.clone(), of_any })
     }
 }
 
@@ -109,6 +124,24 @@ impl<S: Sink> Outlet for Stream<S> {
             pipe.packet_ends_at(self.writer.file_bytes());
         }
         Ok(true)
+    }
+
+    fn write_of(
+        &mut self,
+        number: usize,
+        describe: &dyn Fn() -> savefile::Interface,
+        packet: &Record<'_>,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let interface = match self.of_any.get(number).copied().flatten() {
+            Some(interface) => interface,
+            None => {
+                let interface = self.writer.add_interface(&describe())?;
+                self.of_any.resize(self.of_any.len().max(number + 1), None);
+                *self.of_any[number].insert(interface)
+            }
+        };
+        self.write(&Record { interface, ..*packet }, now)
     }
 
     fn flush(&mut self) -> Result<(), WriteError> {
@@ -123,9 +156,14 @@ impl<S: Sink> Outlet for Stream<S> {
         crate::size::human_bytes(self.writer.file_bytes())
     }
 
-    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError> {
+    fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError> {
         for counts in counts {
             self.writer.statistics(counts)?;
+        }
+        for (counts, interface) in of_any.iter().zip(&self.of_any) {
+            if let Some(interface) = *interface {
+                self.writer.statistics(&Statistics { interface, ..*counts })?;
+            }
         }
         self.writer.flush()?;
         Ok(self.writer.packets())
@@ -143,9 +181,23 @@ pub(crate) struct Files {
     recording: Option<Recording>,
     indexer: Option<Indexer>,
     format: Format,
-    interfaces: Vec<savefile::Interface>,
     packets: u64,
     extent: String,
+}
+
+/// The interfaces that a file describes before its first packet.
+#[derive(Debug, Default)]
+pub(crate) struct Described {
+    /// Those that the capture names, in its order.
+    pub(crate) named: Vec<savefile::Interface>,
+    /// The first of all interfaces, by number: see [`Outlet::write_of`].
+    pub(crate) of_any: Vec<savefile::Interface>,
+}
+
+impl Described {
+    fn all(&self) -> impl Iterator<Item = &savefile::Interface> {
+        self.named.iter().chain(&self.of_any)
+    }
 }
 
 /// Announces each complete file, and then runs the command for it, if there is one.
@@ -170,17 +222,22 @@ impl Files {
         target: Target,
         writing: &Writing,
         section: &Section,
-        interfaces: Vec<savefile::Interface>,
+        interfaces: &Described,
     ) -> Result<Self, Failure> {
         let command = match plan.pattern {
             Some(_) => Some(Box::new(Reported(command)) as Box<dyn Launch>),
             None => command,
         };
-        let (head, tail) = head_and_tail(plan.format, section, &interfaces, &full_counts(interfaces.len()))?;
+        let count = interfaces.all().count();
+        let counts_bytes = plan.format.statistics(&full_counts()).len() as u64;
+        let first = interfaces.named.len() as u32;
         let settings = Settings {
             format: plan.format,
-            head,
-            tail_bytes: tail.len() as u64,
+            head: head(plan.format, section, interfaces)?,
+            tail_bytes: count as u64 * counts_bytes,
+            sources: (first..count as u32).collect(),
+            interfaces: count as u32,
+            source_tail_bytes: counts_bytes,
             compression: plan.compression,
             compressors: thread::available_parallelism().map_or(1, usize::from),
             cut: plan.cut,
@@ -196,7 +253,7 @@ impl Files {
         let told = Told { writing: writing.clone(), complete };
         let recording = Recording::begin(settings, target, super::now(), Box::new(told))?;
         let (packets, extent) = (0, String::new());
-        Ok(Self { recording: Some(recording), indexer, format: plan.format, interfaces, packets, extent })
+        Ok(Self { recording: Some(recording), indexer, format: plan.format, packets, extent })
     }
 
     fn recording(&mut self) -> &mut Recording {
@@ -216,6 +273,17 @@ impl Outlet for Files {
     #[inline]
     fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError> {
         self.recording().write(packet, now)
+    }
+
+    fn write_of(
+        &mut self,
+        number: usize,
+        describe: &dyn Fn() -> savefile::Interface,
+        packet: &Record<'_>,
+        now: Timestamp,
+    ) -> Result<bool, WriteError> {
+        let format = self.format;
+        self.recording().write_of(number, &|| format.description(&describe()), packet, now)
     }
 
     /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
@@ -239,8 +307,12 @@ impl Outlet for Files {
         self.recording().rotate()
     }
 
-    fn change_rules(&mut self, rules: &Rules) -> Result<(), WriteError> {
-        self.recording().change_rules(rules.cut(), rules.store())
+    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
+        let RulesRequest { step, rules, answer } = request;
+        match step {
+            RulesStep::Check => self.recording().check_rules(rules.cut(), rules.store(), answer),
+            RulesStep::Apply => self.recording().change_rules(rules.cut(), rules.store(), answer),
+        }
     }
 
     fn packets(&self) -> u64 {
@@ -251,11 +323,16 @@ impl Outlet for Files {
         self.extent.clone()
     }
 
-    fn end(&mut self, counts: &[Statistics]) -> Result<u64, WriteError> {
+    fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError> {
         let Some(recording) = self.recording.take() else { return Ok(self.packets) };
         self.packets = recording.packets();
-        let (_, tail) = head_and_tail(self.format, &Section::default(), &self.interfaces, counts)?;
-        let summary = recording.finish(tail);
+        let in_file = recording.sources();
+        let numbered = in_file.iter().filter_map(|&(number, interface)| {
+            let counts = of_any.get(number)?;
+            Some(Statistics { interface, ..*counts })
+        });
+        let tail = counts.iter().copied().chain(numbered).flat_map(|counts| self.format.statistics(&counts));
+        let summary = recording.finish(tail.collect());
         if let Some(indexer) = self.indexer.take() {
             indexer.finish();
         }
@@ -275,30 +352,19 @@ impl Outlet for Files {
     }
 }
 
-/// The bytes before and after a file's packets.
-fn head_and_tail(
-    format: Format,
-    section: &Section,
-    interfaces: &[savefile::Interface],
-    counts: &[Statistics],
-) -> Result<(Vec<u8>, Vec<u8>), WriteError> {
+/// The bytes before a file's packets.
+fn head(format: Format, section: &Section, interfaces: &Described) -> Result<Vec<u8>, WriteError> {
     let mut writer = savefile::Writer::new(StreamSink::new(Vec::new(), "memory"), format, section);
-    for interface in interfaces {
+    for interface in interfaces.all() {
         writer.add_interface(interface)?;
     }
-    let head_bytes = writer.file_bytes() as usize;
-    for counts in counts {
-        writer.statistics(counts)?;
-    }
-    let mut head = writer.finish()?.into_inner();
-    let tail = head.split_off(head_bytes);
-    Ok((head, tail))
+    Ok(writer.finish()?.into_inner())
 }
 
 /// As long as counts are at most.
-fn full_counts(interfaces: usize) -> Vec<Statistics> {
-    let counts = |interface| Statistics {
-        interface: interface as u32,
+fn full_counts() -> Statistics {
+    Statistics {
+        interface: 0,
         start: Some(Timestamp::default()),
         end: Some(Timestamp::default()),
         received: Some(0),
@@ -306,6 +372,5 @@ fn full_counts(interfaces: usize) -> Vec<Statistics> {
         accepted_by_filter: Some(0),
         dropped_by_os: Some(0),
         delivered: Some(0),
-    };
-    (0..interfaces).map(counts).collect()
+    }
 }

@@ -163,6 +163,7 @@ fn capture(look: Look, name: &str, seen: &Seen, width: usize) -> Vec<Line<'stati
     if rings.len() > 1 {
         lines.push(columns.sum(look, &rings));
     }
+    lines.extend(interfaces(look, &change));
     lines.extend(helpers(look, &rings));
     lines.extend(losses(look, now));
     lines.extend(ports(now));
@@ -400,6 +401,27 @@ fn brief(count: u64, width: usize) -> String {
 }
 
 /// Which worker helps which ring, current ones first.
+/// The busiest interfaces, if all are captured.
+fn interfaces(look: Look, change: &Change<'_>) -> Vec<Line<'static>> {
+    const LINES_MAX: usize = 10;
+    let seen = change.now["ledger"]["interfaces"].as_array().map_or(&[][..], Vec::as_slice);
+    let before = |index: usize| change.before.map(|before| &before["ledger"]["interfaces"][index]);
+    let mut busy: Vec<(f64, u64, &str)> = (0..seen.len())
+        .map(|index| {
+            let delivered = &seen[index]["delivered"];
+            let rate = change.rate(delivered, before(index).map(|before| &before["delivered"]));
+            (rate.unwrap_or_default(), number(delivered), text(&seen[index]["name"]))
+        })
+        .filter(|(_, delivered, _)| *delivered > 0)
+        .collect();
+    busy.sort_by(|one, other| other.0.total_cmp(&one.0).then(other.1.cmp(&one.1)));
+    let line = |&(rate, delivered, name): &(f64, u64, &str)| {
+        let text = format!("{name}: {} packets, {}p/s", grouped(delivered), size::human_rate(rate));
+        Line::from(vec![Span::styled("if    ", look.dim()), Span::raw(text)])
+    };
+    busy.iter().take(LINES_MAX).map(line).collect()
+}
+
 fn helpers(look: Look, rings: &[Ring]) -> Vec<Line<'static>> {
     let all = rings.iter().flat_map(|ring| ring.helpers.iter().map(move |helper| (ring, *helper)));
     let mut all: Vec<_> = all.collect();
@@ -561,6 +583,10 @@ mod tests {
         };
         let mut ledger = account(None);
         ledger["rings"] = json!([account(Some("eth1@0")), account(Some("eth1@1"))]);
+        ledger["interfaces"] = json!([
+            { "name": "lo", "index": 1, "delivered": 0, "bytes": 0 },
+            { "name": "pod1", "index": 7, "delivered": delivered, "bytes": delivered },
+        ]);
         ledger["engine"] = "xdp".into();
         ledger["mode"] = "A-(10,100,60)".into();
         ledger["duration_s"] = 12.0.into();
@@ -602,6 +628,7 @@ mod tests {
                 "eth1  lossless: no",
                 " - capture - xdp - A-(10,100,60) - 12.0 s - 10 kp/s",
                 "help  eth1@0 -> worker 1: 300 chunks, now 100 a second",
+                "if    pod1: 30,000 packets, 10 kp/s",
                 "lost  eth1@0: 1,234 packets, no free cell, now",
                 "write /data/x.pcapng: 29.3 KiB written, 9.8 KiB/s, busy 25 %",
                 "      3 packets waiting, 0 discarded",

@@ -3,6 +3,7 @@
 
 pub(crate) mod belongings;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,7 +24,9 @@ pub(crate) struct Bed {
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
         let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500).unwrap();
+        let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         Self { near, far, pair }
     }
 
@@ -46,9 +49,12 @@ pub(crate) fn arriving(bed: &Bed, work: impl FnOnce() + Send) -> (Vec<(u32, Vec<
             }
             packets
         });
-        work();
+        let outcome = catch_unwind(AssertUnwindSafe(work));
+        // Also after a failure: the scope waits for the thread.
         bed.far.run_in(|| capture.stop()).unwrap();
-        taking.join().unwrap()
+        let packets = taking.join().unwrap();
+        outcome.unwrap_or_else(|panic| resume_unwind(panic));
+        packets
     });
     (packets, bed.far.run_in(|| capture.close()).unwrap())
 }

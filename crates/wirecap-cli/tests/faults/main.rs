@@ -407,6 +407,34 @@ fn an_incomplete_file_that_cannot_be_read_is_kept_and_the_next_recording_starts(
     }
 }
 
+/// What a killed process has written is not on the disk yet. The next one completes the file, and has it written before the
+/// file gets its name.
+#[test]
+fn a_file_that_the_next_process_completes_survives_a_power_failure() {
+    if !privileged() {
+        return;
+    }
+    let (bed, disk) = (Bed::new(1), Disk::mount());
+    let pattern = disk.path().join("t-%i.pcap");
+    let running = start(&bed, &pattern, DEEP, &["--file-size", "1G", "--sync", "none"]);
+    bed.generator().send(&[Load::new(0, 1_000)]).unwrap();
+    wait_until("the packets are written", || first_packets(&files(disk.path())) == 1_000);
+    running.signal(Signal::KILL);
+    assert_eq!(running.finish_killed(), None, "a status");
+    assert_eq!(
+        first_packets(&files(disk.after_power_loss().path())),
+        0,
+        "a sync came before the power failure"
+    );
+    let arguments = ["capture", "-i", "a1", "--duration", "10ms", "--file-size", "1G", "-w"];
+    let next = bed.run(Command::new(WIRECAP).args(arguments).arg(&pattern));
+    next.assert_success();
+    let found = disk.after_power_loss();
+    let bytes = fs::metadata(found.path().join("t-00001.pcap")).map_or(0, |metadata| metadata.len());
+    assert!(bytes > 1_000 * 60, "the completed file is on the disk, with {bytes} bytes");
+    assert_eq!(first_packets(&files(found.path())), 1_000, "the completed file is on the disk");
+}
+
 #[test]
 fn complete_files_survive_a_power_failure_unless_syncs_are_turned_off() {
     if !privileged() {

@@ -39,7 +39,7 @@ pub(crate) struct Bed {
 impl Bed {
     /// Two hosts that send no packets.
     pub(crate) fn new(queue_count: u32, mtu_bytes: u32) -> Self {
-        let inline = Inline::new(queue_count, mtu_bytes).unwrap();
+        let inline = Inline::new(queue_count, mtu_bytes).and_then(Inline::dedicated).unwrap();
         let [left, right] = [&inline.left, &inline.right].map(|host| Counters::of(&host.interface).unwrap());
         let ports = [&inline.left, &inline.right].map(|host| Counters::of(&host.port).unwrap());
         Self { inline, left, right, ports }

@@ -100,7 +100,10 @@ fn ping_bulk_transfers_and_datagrams_pass_over_ipv4_and_ipv6() {
         let said = forwarder.said();
         let ledger = bed.finish(forwarder);
         assert_eq!(ledger["engine"], engine);
-        assert!(!said.contains("warning"), "{said}");
+        // The kernel does not show what a veth's peer in another namespace does with tags.
+        let of_tags = |line: &&str| line.contains("may send VLAN tags beside the frames");
+        let warnings: Vec<&str> = said.lines().filter(|line| line.starts_with("warning")).collect();
+        assert!(warnings.iter().all(of_tags), "{said}");
     }
 }
 

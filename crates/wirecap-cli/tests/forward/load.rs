@@ -19,9 +19,9 @@ const LOADS: [f64; 2] = [1.6, 0.2];
 const POOL: &str = "-M 64 -R 64";
 const POOL_CELLS: f64 = 64.0 * 64.0;
 
-/// Duration of a skewed load: two seconds, or as set in the environment. `make skew` sets twenty.
+/// Duration of a skewed load: five seconds, or as set in the environment. `make skew` sets twenty.
 fn load_time() -> Duration {
-    wirecap_testbed::skewed_time(2.0)
+    wirecap_testbed::skewed_time(5.0)
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn with_heavy_processing_and_skewed_queues_advanced_mode_forwards_what_basic_mod
             let (sent, advanced) = skewed(watch, &format!("-T 60 {order}"))?;
             assert!(at(&advanced, "/offloaded_chunks") > 0, "{advanced:#}");
             let is_lossless = at(port(&advanced, "right"), "/sent") == sent;
-            if is_lossless { Ok(()) } else { Err(format!("{sent} were sent: {advanced:#}")) }
+            if is_lossless { Ok(()) } else { Err(format!("packets of {sent} were lost: {advanced:#}")) }
         });
     }
 }

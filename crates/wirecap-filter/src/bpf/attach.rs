@@ -12,7 +12,7 @@ use rustix::thread::gettid;
 
 use super::asm::{Assembler, Condition, Helper, Reg, Size};
 use super::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, XdpMode};
-use crate::opener::Request;
+use crate::sys::objects;
 
 const TRACEPOINT: &CStr = c"bpf_xdp_link_attach_failed";
 /// Maximum length of a stored reason.
@@ -41,7 +41,8 @@ impl Link {
     }
 
     fn try_attach_xdp(program: &Program, ifindex: u32, mode: XdpMode) -> Result<Self, BpfError> {
-        Self::open(Request::XdpLink { program: program.as_fd(), ifindex, flags: mode as u32 })
+        objects::attach_xdp(program.as_fd(), ifindex, mode as u32)
+            .map(Self::of)
             .map_err(|source| BpfError::attaching(ifindex, source))
     }
 }

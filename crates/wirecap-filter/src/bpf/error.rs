@@ -4,24 +4,27 @@ use std::error::Error;
 use std::fmt;
 use std::io;
 
+use serde::{Deserialize, Serialize};
+
 /// Capabilities needed to load and attach.
 const NEEDS_BPF: &str = "CAP_BPF and CAP_NET_ADMIN";
 /// Capability needed to find objects of other processes.
 const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
 
 /// Why a bpf(2) call failed.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum BpfError {
     /// The process lacks a capability.
     NotPermitted {
         /// The operation, for instance `create map` or `load program`.
-        operation: &'static str,
+        operation: Box<str>,
         /// The name of the map or program, or the interface.
         object: String,
         /// The required capabilities.
-        needs: &'static str,
+        needs: Box<str>,
         /// The kernel's error.
+        #[serde(with = "crate::io_error")]
         source: io::Error,
     },
     /// Another XDP program is attached to the interface.
@@ -29,6 +32,7 @@ pub enum BpfError {
         /// The interface's index in the current network namespace.
         ifindex: u32,
         /// The kernel's error.
+        #[serde(with = "crate::io_error")]
         source: io::Error,
     },
     /// The program cannot be attached to the interface.
@@ -38,6 +42,7 @@ pub enum BpfError {
         /// The reason reported by the kernel or the driver.
         reason: String,
         /// The kernel's error.
+        #[serde(with = "crate::io_error")]
         source: io::Error,
     },
     /// The verifier rejected the program.
@@ -47,6 +52,7 @@ pub enum BpfError {
         /// The verifier's complete log.
         log: String,
         /// The kernel's error.
+        #[serde(with = "crate::io_error")]
         source: io::Error,
     },
     /// The kernel does not allow this name for an object.
@@ -59,7 +65,7 @@ pub enum BpfError {
         /// The map's name.
         map: String,
         /// `key` or `value`.
-        part: &'static str,
+        part: Box<str>,
         /// The length given, in bytes.
         given_bytes: usize,
         /// The map's length, in bytes.
@@ -68,10 +74,11 @@ pub enum BpfError {
     /// Any other error.
     Failed {
         /// The operation, for instance `create map` or `load program`.
-        operation: &'static str,
+        operation: Box<str>,
         /// The name of the map or program, or the interface.
         object: String,
         /// The kernel's error.
+        #[serde(with = "crate::io_error")]
         source: io::Error,
     },
 }
@@ -94,8 +101,10 @@ impl BpfError {
 
     fn classify(operation: &'static str, object: String, needs: &'static str, source: io::Error) -> Self {
         match source.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => Self::NotPermitted { operation, object, needs, source },
-            _ => Self::Failed { operation, object, source },
+            Some(libc::EPERM | libc::EACCES) => {
+                Self::NotPermitted { operation: operation.into(), object, needs: needs.into(), source }
+            }
+            _ => Self::Failed { operation: operation.into(), object, source },
         }
     }
 

@@ -4,9 +4,9 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{BpfError, Program, collect_objects, find_object};
-use crate::opener::{self, ObjectKind, Request};
+use super::{BpfError, Program, collect_objects};
 use crate::sys::bpf as sys;
+use crate::sys::objects::{self, ObjectKind};
 
 /// The hook in the receive path at which an XDP program runs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -16,6 +16,24 @@ pub enum XdpMode {
     Generic = 1 << 1,
     /// In the driver, before a socket buffer exists.
     Native = 1 << 2,
+}
+
+/// The number of tcx programs on an interface of the calling thread's network namespace, in both directions; 0 if the kernel
+/// has no tcx (before Linux 6.6).
+///
+/// # Errors
+///
+/// If CAP_NET_ADMIN is missing, or the interface is gone.
+pub fn tcx_programs(ifindex: u32) -> io::Result<u32> {
+    let mut count = 0;
+    for hook in sys::ATTACH_TCX {
+        match sys::count_programs(ifindex, hook) {
+            Ok(programs) => count += programs,
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(count)
 }
 
 /// The attachment of a program to an interface, for as long as this descriptor or a copy of it is open.
@@ -38,9 +56,8 @@ pub struct LinkInfo {
 }
 
 impl Link {
-    /// Opens the link by this request.
-    pub(super) fn open(request: Request<'_>) -> io::Result<Self> {
-        opener::open(request)?.descriptor().map(|fd| Self { fd })
+    pub(super) fn of(fd: OwnedFd) -> Self {
+        Self { fd }
     }
 
     /// Runs `program` whenever the kernel reaches the tracepoint `name`, on the same CPU and in the same
@@ -50,7 +67,8 @@ impl Link {
     ///
     /// [`BpfError`] if the process lacks CAP_PERFMON or the kernel has no such tracepoint.
     pub fn attach_tracepoint(program: &Program, name: &CStr) -> Result<Self, BpfError> {
-        Self::open(Request::Tracepoint { program: program.as_fd(), name })
+        objects::attach_tracepoint(program.as_fd(), name)
+            .map(Self::of)
             .map_err(|source| BpfError::new("attach to a tracepoint", program.name(), source))
     }
 
@@ -60,8 +78,8 @@ impl Link {
     ///
     /// [`BpfError`] if there is no such link, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
-        opener::by_id(ObjectKind::Link, id)
-            .map(|fd| Self { fd })
+        objects::by_id(ObjectKind::Link, id)
+            .map(Self::of)
             .map_err(|source| BpfError::discovering("link", id, source))
     }
 
@@ -71,8 +89,7 @@ impl Link {
     ///
     /// [`BpfError`] if the interface is gone or the kernel rejects the program.
     pub fn update(&self, program: &Program) -> Result<(), BpfError> {
-        opener::open(Request::LinkUpdate { link: self.fd.as_fd(), program: program.as_fd() })
-            .map(drop)
+        objects::update_link(self.fd.as_fd(), program.as_fd())
             .map_err(|source| BpfError::new("replace the attached program by", program.name(), source))
     }
 
@@ -103,18 +120,25 @@ impl LinkInfo {
     }
 }
 
-/// Finds the link, of any process and namespace, that holds the XDP program with this ID on an interface.
-/// Opens every link briefly.
+/// The link, of any process, that holds the XDP program with this ID on the interface with this index. None also if there
+/// are several: an interface of another network namespace may have the same index, so none of them is known to be the
+/// right one. Opens every link briefly.
 ///
 /// # Errors
 ///
 /// [`BpfError`] if CAP_SYS_ADMIN is missing.
-pub fn link_holding(program_id: u32) -> Result<Option<Link>, BpfError> {
-    let holds = |link: &Link| {
-        let info = link.raw_info()?;
-        Ok(info.link_type == sys::LINK_TYPE_XDP && info.program_id == program_id)
-    };
-    find_object(ObjectKind::Link, Link::by_id, holds)
+pub fn link_holding(program_id: u32, ifindex: u32) -> Result<Option<Link>, BpfError> {
+    // Only one link is open at a time, because an open descriptor keeps a link alive after its owner has closed it.
+    let describe = |id| Link::by_id(id)?.info();
+    let mut holding = collect_objects(ObjectKind::Link, describe)?;
+    holding.retain(|link| link.program_id == program_id);
+    match *holding {
+        [LinkInfo { id, ifindex: held, .. }] if held == ifindex => match Link::by_id(id) {
+            Err(error) if error.is_gone() => Ok(None),
+            link => link.map(Some),
+        },
+        _ => Ok(None),
+    }
 }
 
 /// The links, of all processes and namespaces, that hold an XDP program.

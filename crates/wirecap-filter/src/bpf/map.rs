@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use super::{BpfError, name_text, object_name};
-use crate::opener::{self, Answer, MapRequest, ObjectKind, Request};
 use crate::sys::bpf::{self as sys, MapFd};
+use crate::sys::objects::{self, MapRequest, ObjectKind};
 
 /// The kinds of map that wirecap uses. All have a 32-bit key, which is an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,8 +77,7 @@ impl Map {
         let (map_type, key_bytes) = (kind as u32, size_of::<u32>() as u32);
         let request =
             MapRequest { map_type, name: object_name(name)?, key_bytes, value_bytes, max_entries, flags };
-        opener::open(Request::Map(request))
-            .and_then(Answer::descriptor)
+        objects::create_map(&request)
             .and_then(MapFd::new)
             .map(|fd| Self { name: name.to_owned(), fd })
             .map_err(|source| BpfError::new("create map", name, source))
@@ -91,7 +90,7 @@ impl Map {
     /// [`BpfError`] if there is no such map, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("map", id, source);
-        let fd = opener::by_id(ObjectKind::Map, id).and_then(MapFd::new).map_err(failed)?;
+        let fd = objects::by_id(ObjectKind::Map, id).and_then(MapFd::new).map_err(failed)?;
         let name = name_text(&sys::map_info(fd.as_fd()).map_err(failed)?.name);
         Ok(Self { name, fd })
     }
@@ -184,7 +183,7 @@ impl Map {
         if given_bytes == map_bytes {
             return Ok(());
         }
-        Err(BpfError::WrongSize { map: self.name.clone(), part, given_bytes, map_bytes })
+        Err(BpfError::WrongSize { map: self.name.clone(), part: part.into(), given_bytes, map_bytes })
     }
 }
 

@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 
 use super::asm::{Insn, to_bytes};
 use super::{BpfError, collect_objects, name_text, object_name};
-use crate::opener::{self, ObjectKind, ProgramRequest};
+use crate::capability::{self, CapabilitySet};
 use crate::sys::bpf::{self as sys, TestRunRequest};
+use crate::sys::objects::{self, ObjectKind, ProgramRequest};
 
 /// The licence of the programs: the kernel provides some helpers, for instance the clock, only to programs
 /// under the GPL.
@@ -21,6 +22,10 @@ const LOAD_TRIES: u32 = 10;
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 /// Load flag: the program is bound to one interface, whose metadata it may read.
 const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
+/// What an XDP program needs to be loaded: before Linux 5.8, which introduced CAP_BPF, CAP_SYS_ADMIN.
+const SUFFICIENT: CapabilitySet = CapabilitySet::BPF.union(CapabilitySet::NET_ADMIN);
+/// With one of these, the verifier lets a program disclose kernel memory, also by speculative execution.
+const TRUSTED: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN);
 /// Bytes by which a program may extend a frame in a test run: the last fragment cannot exceed its page.
 const TEST_FRAME_GROWTH_BYTES: usize = 4096;
 
@@ -70,6 +75,8 @@ pub struct ProgramInfo {
     pub kind: u32,
     /// A hash of its instructions without map descriptors: equal programs have equal tags.
     pub tag: [u8; 8],
+    /// The user who loaded it.
+    pub uid: u32,
     /// The maps it uses.
     pub map_ids: Vec<u32>,
 }
@@ -104,11 +111,34 @@ pub struct LiveFrames<'a> {
 impl Program {
     /// Loads a program.
     ///
+    /// If CAP_BPF and CAP_NET_ADMIN are in effect in the calling thread, an XDP program is loaded without CAP_PERFMON and
+    /// CAP_SYS_ADMIN, even by root. So the verifier accepts the same programs from every user, and adds the same
+    /// instructions against speculative execution, and none that could disclose kernel memory. It rejects loops, and
+    /// sums of a register and the address of a packet; [`load_trusted`](Self::load_trusted) does not.
+    ///
     /// # Errors
     ///
     /// [`BpfError::Rejected`] with the verifier's log, or another [`BpfError`] if the name is invalid, the
     /// process lacks the privilege, or the kernel does not support such a program.
     pub fn load(
+        kind: ProgramKind,
+        name: &str,
+        code: &[Insn],
+        options: LoadOptions,
+    ) -> Result<Self, BpfError> {
+        let load = || Self::load_trusted(kind, name, code, options);
+        if kind != ProgramKind::Xdp || !capability::has(SUFFICIENT) {
+            return load();
+        }
+        capability::without(TRUSTED, load).map_err(|source| BpfError::new("load program", name, source))?
+    }
+
+    /// Loads a program with all capabilities that are in effect in the calling thread.
+    ///
+    /// # Errors
+    ///
+    /// As for [`load`](Self::load).
+    pub fn load_trusted(
         kind: ProgramKind,
         name: &str,
         code: &[Insn],
@@ -140,7 +170,7 @@ impl Program {
     /// [`BpfError`] if there is no such program, or CAP_SYS_ADMIN is missing.
     pub fn by_id(id: u32) -> Result<Self, BpfError> {
         let failed = |source| BpfError::discovering("program", id, source);
-        let fd = opener::by_id(ObjectKind::Program, id).map_err(failed)?;
+        let fd = objects::by_id(ObjectKind::Program, id).map_err(failed)?;
         let name = name_text(&sys::program_info(fd.as_fd()).map_err(failed)?.0.name);
         Ok(Self { name, fd, id: OnceLock::from(id) })
     }
@@ -182,6 +212,7 @@ impl Program {
             name: name_text(&raw.name),
             kind: raw.program_type,
             tag: raw.tag,
+            uid: raw.created_by_uid,
             map_ids,
         })
     }
@@ -278,12 +309,12 @@ fn load_with_log(name: &str, request: ProgramRequest<'_>) -> Result<OwnedFd, Bpf
 /// Loads a program, repeatedly if necessary: the verifier returns EAGAIN when a signal arrives.
 fn load(request: &mut ProgramRequest<'_>) -> io::Result<OwnedFd> {
     for _ in 1..LOAD_TRIES {
-        match opener::program(request.reborrow()) {
+        match objects::load_program(request) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             loaded => return loaded,
         }
     }
-    opener::program(request.reborrow())
+    objects::load_program(request)
 }
 
 /// A `struct xdp_md` for a frame of this length that arrived on queue 0 of this interface.

@@ -22,6 +22,7 @@ pub(super) enum Command {
     ProgramFdById = 13,
     MapFdById = 14,
     InfoByFd = 15,
+    ProgramQuery = 16,
     RawTracepointOpen = 17,
     LinkCreate = 28,
     LinkUpdate = 29,
@@ -33,6 +34,8 @@ pub(super) enum Command {
 const MAP_TYPES_PER_CPU: [u32; 4] = [5, 6, 10, 21];
 /// `enum bpf_attach_type`: the hook of an XDP program.
 pub(crate) const ATTACH_XDP: u32 = 37;
+/// `enum bpf_attach_type`: the hooks of tcx, for frames that arrive and that leave.
+pub(crate) const ATTACH_TCX: [u32; 2] = [46, 47];
 /// `enum bpf_link_type`: a link that holds an XDP program on an interface.
 pub(crate) const LINK_TYPE_XDP: u32 = 6;
 /// Flag of a test run: the kernel executes the verdicts.
@@ -79,6 +82,13 @@ attribute! {
     }
 }
 attribute! {
+    struct ProgramQuery = 64 {
+        ifindex: u32, attach_type: u32, query_flags: u32, attach_flags: u32,
+        program_ids: u64, program_count: u32, pad: u32,
+        program_attach_flags: u64, link_ids: u64, link_attach_flags: u64, revision: u64,
+    }
+}
+attribute! {
     struct InfoByFd = 16 { object: RawFd, info_bytes: u32, info: u64 }
 }
 
@@ -108,7 +118,7 @@ pub(crate) struct RawProgramInfo {
     jited: u64,
     translated: u64,
     pub(crate) load_time_ns: u64,
-    created_by_uid: u32,
+    pub(crate) created_by_uid: u32,
     map_id_count: u32,
     map_ids: u64,
     pub(crate) name: ObjectName,
@@ -156,6 +166,25 @@ pub(super) fn bpf_fd<A: Attribute>(command: Command, attribute: &mut A) -> io::R
     let fd = bpf(command, attribute)?;
     // SAFETY: the commands that call this function return a new descriptor that only this process owns.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The number of programs at a hook of an interface in the network namespace of the calling thread.
+pub(crate) fn count_programs(ifindex: u32, attach_type: u32) -> io::Result<u32> {
+    let mut query = ProgramQuery {
+        ifindex,
+        attach_type,
+        query_flags: 0,
+        attach_flags: 0,
+        program_ids: 0,
+        program_count: 0,
+        pad: 0,
+        program_attach_flags: 0,
+        link_ids: 0,
+        link_attach_flags: 0,
+        revision: 0,
+    };
+    bpf(Command::ProgramQuery, &mut query)?;
+    Ok(query.program_count)
 }
 
 pub(super) fn address<T>(slice: &[T]) -> u64 {

@@ -33,6 +33,7 @@ pub(crate) struct RawInsn {
 const _: () = assert!(size_of::<RawInsn>() == 8);
 
 type OpenDead = unsafe extern "C" fn(c_int, c_int) -> *mut Handle;
+type OpenFile = unsafe extern "C" fn(*mut libc::FILE, *mut c_char) -> *mut Handle;
 type Compile = unsafe extern "C" fn(*mut Handle, *mut RawProgram, *const c_char, c_int, c_uint) -> c_int;
 type GetError = unsafe extern "C" fn(*mut Handle) -> *mut c_char;
 type FreeCode = unsafe extern "C" fn(*mut RawProgram);
@@ -44,6 +45,7 @@ type RunFilter = unsafe extern "C" fn(*const RawInsn, *const u8, c_uint, c_uint)
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Libpcap {
     open_dead: OpenDead,
+    open_file: OpenFile,
     compile: Compile,
     get_error: GetError,
     free_code: FreeCode,
@@ -51,6 +53,11 @@ pub(crate) struct Libpcap {
     validate: Validate,
     run_filter: RunFilter,
 }
+
+/// Bytes of the header of a pcap file.
+pub(crate) const FILE_HEADER: usize = 24;
+/// `PCAP_ERRBUF_SIZE`, and a zero byte.
+const ERROR_BYTES: usize = 256 + 1;
 
 /// Why libpcap did not compile an expression.
 #[derive(Debug)]
@@ -73,6 +80,7 @@ impl Libpcap {
         let libpcap = unsafe {
             Self {
                 open_dead: symbol(library, c"pcap_open_dead")?,
+                open_file: symbol(library, c"pcap_fopen_offline")?,
                 compile: symbol(library, c"pcap_compile")?,
                 get_error: symbol(library, c"pcap_geterr")?,
                 free_code: symbol(library, c"pcap_freecode")?,
@@ -109,6 +117,35 @@ impl Libpcap {
             NonNull::new(handle).ok_or_else(|| Refusal::System(io::ErrorKind::OutOfMemory.into()))?;
         let outcome = self.compile_on(handle, expression, netmask);
         // SAFETY: the handle is from `open_dead` and is not used again.
+        unsafe { (self.close)(handle.as_ptr()) };
+        outcome
+    }
+
+    /// Compiles `expression` for the packets of the savefile that begins with `header`. Only one thread may call it at
+    /// a time.
+    pub(crate) fn compile_for_file(
+        &self,
+        expression: &CStr,
+        mut header: [u8; FILE_HEADER],
+    ) -> Result<Vec<RawInsn>, Refusal> {
+        // SAFETY: the memory has this length, and outlives the stream, which is closed below.
+        let stream = unsafe { libc::fmemopen(header.as_mut_ptr().cast(), FILE_HEADER, c"r".as_ptr()) };
+        let stream =
+            NonNull::new(stream).ok_or_else(|| Refusal::System(io::Error::last_os_error()))?.as_ptr();
+        let mut message: [c_char; ERROR_BYTES] = [0; ERROR_BYTES];
+        // SAFETY: the stream is open, and the buffer has the size that pcap(3PCAP) requires.
+        let handle = unsafe { (self.open_file)(stream, message.as_mut_ptr()) };
+        let Some(handle) = NonNull::new(handle) else {
+            // SAFETY: libpcap closes a stream only with its handle, and there is none. The last byte of the message is
+            // never written to, and is zero.
+            let message = unsafe {
+                libc::fclose(stream);
+                CStr::from_ptr(message.as_ptr())
+            };
+            return Err(Refusal::Message(message.to_string_lossy().into_owned()));
+        };
+        let outcome = self.compile_on(handle, expression, 0);
+        // SAFETY: the handle is not used again. It owns the stream, and closes it.
         unsafe { (self.close)(handle.as_ptr()) };
         outcome
     }

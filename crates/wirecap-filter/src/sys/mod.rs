@@ -5,4 +5,4 @@ pub(crate) mod bpf;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub(crate) mod code;
 pub(crate) mod libpcap;
-pub(crate) mod privileged;
+pub(crate) mod objects;

@@ -3,39 +3,60 @@
 use std::mem::offset_of;
 
 use super::Registers;
-use super::{A, Environment, JUMPS_LEFT, SCRATCH, Surroundings, Translation, Way, X, slot_offset};
+use super::{A, Environment, SCRATCH, Surroundings, Translation, Way, X, xdp_slot_offset};
 use crate::bpf::asm::{Alu, Condition as Jump, Helper, Reg, Size};
 use crate::bpf::xdp_md;
 use crate::context::PacketType;
 use crate::ethernet;
 use crate::filter::NetworkHeader;
-use crate::insn::{Base, Extension, Position, Source, Width};
+use crate::flow::Flow;
+use crate::insn::{Base, Extension, Position, SLOTS, Source, Width};
 
 /// An offset that depends on the packet, later the resulting address.
 const INDEX: Reg = Reg::R3;
-/// Stack offset to which the kernel copies bytes of the packet, below everything else.
-const COPY: i16 = JUMPS_LEFT - 8;
+/// Stack offset to which the kernel copies bytes of the packet, below the scratch memory.
+const COPY: i16 = xdp_slot_offset(SLOTS) - 4;
 /// Number of bytes of a packet that an XDP program can read.
 pub(super) const XDP_BYTES_MAX: u32 = 0xffff;
 /// Number of bytes of a packet that machine code reads.
 pub(super) const USER_BYTES_MAX: u32 = i32::MAX as u32;
 
+/// The offset of the network header after an Ethernet header without a tag.
+const UNTAGGED: u32 = ethernet::HEADER_BYTES;
+/// The index register after a load of an IPv4 header's length: without options.
+const USUAL_HEADER: &[u32] = &[20];
+/// The index register otherwise, in an expression that people use: the length of an IPv4 and a TCP header, without
+/// options and with timestamps, as in `tcp[((tcp[12] & 0xf0) >> 2):4]`.
+const USUAL_PAYLOAD: &[u32] = &[40, 52];
+
 /// The offset of a load.
 #[derive(Clone, Copy, Debug)]
 enum Offset {
     Constant(u32),
-    /// `INDEX` plus this constant.
-    Computed(u32),
+    /// A register plus this constant. In most packets the register is one of `usual`, plus `base`.
+    Computed {
+        register: Reg,
+        constant: u32,
+        base: u32,
+        usual: &'static [u32],
+    },
+}
+
+impl Offset {
+    /// `INDEX` plus this constant. In most packets `INDEX` is `usual`.
+    fn at_index(constant: u32, usual: u32) -> Self {
+        Self::Computed { register: INDEX, constant, base: usual, usual: &[0] }
+    }
 }
 
 impl Translation<'_> {
     pub(super) fn load(&mut self, index: usize, to: Reg, source: Source) {
         match source {
             Source::Constant(k) => _ = self.asm.mov32(to, k.cast_signed()),
-            Source::Slot(slot) => _ = self.asm.load(Size::Word, to, Reg::R10, slot_offset(slot)),
+            Source::Slot(slot) => _ = self.asm.load(Size::Word, to, Reg::R10, self.slot_offset(slot)),
             Source::WireLen => self.wire_len(to),
             Source::Absolute(width, place) => self.absolute(index, to, width, place),
-            Source::Indirect(width, place) => self.indirect(to, width, place),
+            Source::Indirect(width, place) => self.indirect(index, to, width, place),
             Source::HeaderLen(place) => {
                 self.absolute(index, to, Width::Byte, place);
                 self.asm.and(to, 0xf).shift_left(to, 2);
@@ -47,21 +68,22 @@ impl Translation<'_> {
     fn absolute(&mut self, index: usize, to: Reg, width: Width, place: Position) {
         if self.is_at_the_network_header(place) {
             self.network_index();
-            self.bytes(to, width, Offset::Computed(place.offset));
+            self.bytes(to, width, Offset::at_index(place.offset, UNTAGGED));
         } else {
             let sure_bytes = self.flow.sure_bytes(index);
             self.bytes_unless_sure(to, width, Offset::Constant(place.offset), sure_bytes);
         }
     }
 
-    fn indirect(&mut self, to: Reg, width: Width, place: Position) {
+    fn indirect(&mut self, index: usize, to: Reg, width: Width, place: Position) {
+        let (constant, usual) = (place.offset, usual_index(&self.flow, index));
         if self.is_at_the_network_header(place) {
             self.network_index();
             self.asm.add(INDEX, X);
+            self.bytes(to, width, Offset::Computed { register: INDEX, constant, base: UNTAGGED, usual });
         } else {
-            self.asm.mov(INDEX, X);
+            self.bytes(to, width, Offset::Computed { register: X, constant, base: 0, usual });
         }
-        self.bytes(to, width, Offset::Computed(place.offset));
     }
 
     fn is_at_the_network_header(&self, place: Position) -> bool {
@@ -75,21 +97,47 @@ impl Translation<'_> {
 
     /// Loads bytes in network byte order. The first `sure_bytes` of the packet need no check.
     fn bytes_unless_sure(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
-        let way = match offset {
-            Offset::Constant(_) => self.access.constant,
-            Offset::Computed(_) => self.access.computed,
-        };
-        match way {
-            Way::Direct => self.bytes_directly(to, width, offset, sure_bytes),
-            Way::Ask => self.bytes_from_the_kernel(to, width, offset),
+        match (self.way, self.environment, offset) {
+            (Way::Ask, ..) => self.bytes_from_the_kernel(to, width, offset),
+            (Way::Direct, Environment::Xdp { .. }, Offset::Computed { register, constant, base, usual }) => {
+                let ends_in_reach = |offset: &u32| offset + width.bytes() <= self.bytes_max();
+                let offsets = usual.iter().map(|index| base + index + constant).filter(ends_in_reach);
+                self.computed_bytes(to, width, (register, constant), &offsets.collect::<Vec<_>>());
+            }
+            (Way::Direct, ..) => self.bytes_directly(to, width, offset, sure_bytes),
         }
         if width != Width::Byte {
             self.asm.to_big_endian(size(width), to);
         }
     }
 
+    /// XDP: loads bytes at a register plus a constant. The verifier does not permit to add a register to a packet's address
+    /// (without CAP_PERFMON), so only bytes at the usual offsets are read directly.
+    fn computed_bytes(
+        &mut self,
+        to: Reg,
+        width: Width,
+        (register, constant): (Reg, u32),
+        usual_offsets: &[u32],
+    ) {
+        let done = self.asm.label();
+        let cases: Vec<_> = usual_offsets.iter().map(|&offset| (offset, self.asm.label())).collect();
+        for &(offset, is_usual) in &cases {
+            self.asm.jump_if(register, Jump::Eq, (offset - constant).cast_signed(), is_usual);
+        }
+
+        // The verifier follows the code after a jump first. So when it arrives at `done` with a usual value of the
+        // register, it has already followed the rest of the program with any value.
+        self.bytes_from_the_kernel(to, width, Offset::Computed { register, constant, base: 0, usual: &[] });
+        for (offset, is_usual) in cases {
+            self.asm.jump(done).bind(is_usual);
+            self.bytes_directly(to, width, Offset::Constant(offset), 0);
+        }
+        self.asm.bind(done);
+    }
+
     fn bytes_directly(&mut self, to: Reg, width: Width, offset: Offset, sure_bytes: u32) {
-        let (Offset::Constant(k) | Offset::Computed(k)) = offset;
+        let (Offset::Constant(k) | Offset::Computed { constant: k, .. }) = offset;
         let Some(end) = k.checked_add(width.bytes()).filter(|&end| end <= self.bytes_max()) else {
             self.asm.jump(self.exits.beyond);
             return;
@@ -97,7 +145,7 @@ impl Translation<'_> {
         match offset {
             Offset::Constant(_) if end <= sure_bytes => {}
             Offset::Constant(_) => self.check_constant(end),
-            Offset::Computed(_) => self.check_index(end),
+            Offset::Computed { register, .. } => self.check_computed(register, end),
         }
         let data = self.registers.data;
         let (address, displacement) = match (offset, i16::try_from(k)) {
@@ -107,7 +155,7 @@ impl Translation<'_> {
                 (SCRATCH, 0)
             }
             // The register is at the end of the bytes now.
-            (Offset::Computed(_), _) => (INDEX, -(width.bytes() as i16)),
+            (Offset::Computed { .. }, _) => (INDEX, -(width.bytes() as i16)),
         };
         self.asm.load(size(width), to, address, displacement);
     }
@@ -131,31 +179,24 @@ impl Translation<'_> {
         };
     }
 
-    /// Continues if the packet has this many bytes after the index. `INDEX` becomes the address of their end.
-    fn check_index(&mut self, end: u32) {
+    /// User space: continues if the packet has this many bytes after the offset in a register. `INDEX` becomes the
+    /// address of their end.
+    fn check_computed(&mut self, register: Reg, end: u32) {
         let Registers { data, end: bound, .. } = self.registers;
-        let (beyond, end_max) = (self.exits.beyond, (self.bytes_max() - end).cast_signed());
-        let end = end.cast_signed();
-        match self.environment {
-            Environment::Xdp { .. } => {
-                // The verifier requires proof that the address does not wrap before it is compared with the
-                // end.
-                self.asm.jump_if(INDEX, Jump::Gt, end_max, beyond).add(INDEX, data).add(INDEX, end);
-                self.asm.jump_if(INDEX, Jump::Gt, bound, beyond)
-            }
-            Environment::User => {
-                self.asm.add(INDEX, end).jump_if(INDEX, Jump::Gt, bound, beyond).add(INDEX, data)
-            }
-        };
+        if register != INDEX {
+            self.asm.mov(INDEX, register);
+        }
+        self.asm.add(INDEX, end.cast_signed()).jump_if(INDEX, Jump::Gt, bound, self.exits.beyond);
+        self.asm.add(INDEX, data);
     }
 
     fn bytes_from_the_kernel(&mut self, to: Reg, width: Width, offset: Offset) {
         match offset {
             Offset::Constant(k) => _ = self.asm.mov(Reg::R2, k.cast_signed()),
-            Offset::Computed(k) => {
+            Offset::Computed { register, constant: k, .. } => {
                 // The kernel would use only the low 32 bits.
                 let most = XDP_BYTES_MAX.cast_signed();
-                self.asm.mov(Reg::R2, INDEX).add(Reg::R2, k.cast_signed());
+                self.asm.mov(Reg::R2, register).add(Reg::R2, k.cast_signed());
                 self.asm.jump_if(Reg::R2, Jump::Gt, most, self.exits.reject);
             }
         }
@@ -168,7 +209,7 @@ impl Translation<'_> {
 
     /// XDP: loads the addresses of the packet's beginning and end.
     pub(super) fn load_bounds(&mut self) {
-        if matches!(self.environment, Environment::Xdp { .. }) && self.reads_directly() {
+        if matches!(self.environment, Environment::Xdp { .. }) && self.way == Way::Direct {
             let Registers { data, context, .. } = self.registers;
             self.asm.load(Size::Word, data, context, xdp_md::DATA);
             self.load_end();
@@ -180,14 +221,10 @@ impl Translation<'_> {
         self.asm.load(Size::Word, end, context, xdp_md::DATA_END);
     }
 
-    fn reads_directly(&self) -> bool {
-        self.access.constant == Way::Direct || self.access.computed == Way::Direct
-    }
-
     /// Calls a kernel helper.
     fn call(&mut self, helper: Helper) {
         self.asm.call(helper);
-        if self.reads_directly() {
+        if self.way == Way::Direct {
             self.load_end();
         }
     }
@@ -280,10 +317,10 @@ impl Translation<'_> {
         let (novell, done) = (self.asm.label(), self.asm.label());
         self.network_index();
         self.asm.sub(INDEX, 2);
-        self.bytes(A, Width::Half, Offset::Computed(0));
+        self.bytes(A, Width::Half, Offset::at_index(0, UNTAGGED - 2));
         self.asm.jump_if32(A, Jump::Ge, ethernet::TYPE_MIN.cast_signed(), done);
         self.network_index();
-        self.bytes(A, Width::Half, Offset::Computed(0));
+        self.bytes(A, Width::Half, Offset::at_index(0, UNTAGGED));
         self.asm.jump_if32(A, Jump::Eq, ethernet::NOVELL.cast_signed(), novell);
         self.asm.mov32(A, ethernet::PROTOCOL_802_2.cast_signed()).jump(done);
         self.asm.bind(novell).mov32(A, ethernet::PROTOCOL_802_3.cast_signed());
@@ -304,6 +341,11 @@ impl Translation<'_> {
         }
         self.asm.add(INDEX, ethernet::TAG_BYTES.cast_signed()).bind(done);
     }
+}
+
+/// The values that the index register has at this instruction in most packets.
+pub(super) fn usual_index(flow: &Flow, index: usize) -> &'static [u32] {
+    if flow.x_is_header_len(index) { USUAL_HEADER } else { USUAL_PAYLOAD }
 }
 
 fn size(width: Width) -> Size {

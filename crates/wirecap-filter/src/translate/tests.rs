@@ -109,8 +109,7 @@ fn programs_in_the_kernel_decide_as_the_interpreter_does() {
 fn emitted(filter: &Filter, way: Way, address: Option<[u8; 6]>) -> Result<(), Unsupported> {
     let mut asm = Assembler::new();
     let (context, reject) = (Reg::R6, asm.label());
-    let Way { multi_buffer, address_arithmetic } = way;
-    filter.emit_xdp(&mut asm, &XdpTarget { context, reject, multi_buffer, address_arithmetic, address })
+    filter.emit_xdp(&mut asm, &XdpTarget { context, reject, multi_buffer: way.multi_buffer, address })
 }
 
 #[test]
@@ -187,7 +186,7 @@ fn a_branch_to_the_next_instruction_is_one_jump() {
 fn a_match_in_the_first_fragment_is_not_looked_at_again() {
     let mut asm = Assembler::new();
     let (context, reject) = (Reg::R6, asm.label());
-    let target = XdpTarget { context, reject, multi_buffer: true, address_arithmetic: true, address: None };
+    let target = XdpTarget { context, reject, multi_buffer: true, address: None };
     filter(&[(0x28, 12), (0x06, 96)]).emit_xdp(&mut asm, &target).unwrap();
     asm.exit().bind(reject).mov32(Reg::R0, 0).exit();
     let code = asm.finish().unwrap();

@@ -1,6 +1,6 @@
 //! Translates filters to programs for this process.
 
-use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
+use super::{Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Insn, Reg};
 use crate::context::{Context, Unsupported};
 use crate::filter::Filter;
@@ -44,9 +44,8 @@ pub(crate) fn user_program(filter: &Filter) -> Result<Vec<Insn>, Unsupported> {
     let mut asm = Assembler::new();
     let (accept, reject) = (asm.label(), asm.label());
     let registers = Registers { data: Reg::R1, end: Reg::R2, context: Reg::R4, wire_len: Reg::R5 };
-    let access = Access { constant: Way::Direct, computed: Way::Direct };
     let exits = Exits { accept, reject, beyond: reject };
-    Translation::new(filter, &mut asm, Environment::User, registers, access, exits).write();
+    Translation::new(filter, &mut asm, Environment::User, registers, Way::Direct, exits).write();
     asm.bind(accept).exit();
     asm.bind(reject).mov32(Reg::R0, 0).exit();
     match asm.len() {

@@ -1,7 +1,7 @@
 //! Emits filters into XDP programs.
 
-use super::load::XDP_BYTES_MAX;
-use super::{Access, Environment, Exits, INSNS_MAX, Registers, Translation, Way};
+use super::load::{XDP_BYTES_MAX, usual_index};
+use super::{Environment, Exits, INSNS_MAX, Registers, Translation, Way};
 use crate::bpf::asm::{Assembler, Condition as Jump, Label, Reg};
 use crate::context::Unsupported;
 use crate::ethernet;
@@ -17,16 +17,13 @@ const JUMPS_IN_A_ROW_MAX: u32 = 8000;
 #[derive(Clone, Copy, Debug)]
 pub struct XdpTarget {
     /// The register of the program's context: `R6`, which the filter preserves. It changes all other registers and the
-    /// upper 128 bytes of the stack.
+    /// upper 136 bytes of the stack.
     pub context: Reg,
     /// The label for packets that do not match.
     pub reject: Label,
     /// The program receives packets with several fragments. Bytes beyond the first fragment are read by a
     /// kernel call.
     pub multi_buffer: bool,
-    /// The loader may compute with addresses (CAP_PERFMON or CAP_SYS_ADMIN). Otherwise bytes at offsets that depend on
-    /// the packet are read by a kernel call, which takes longer.
-    pub address_arithmetic: bool,
     /// The interface's Ethernet address, for filters that read the packet type.
     pub address: Option<[u8; 6]>,
 }
@@ -48,8 +45,8 @@ impl Filter {
             return Err(Unsupported::Loop);
         }
         self.program.ops().iter().try_for_each(|&op| check_op(op, target))?;
-        let passes = if target.multi_buffer { 2 } else { 1 };
-        let jumps = passes * self.jumps_in_a_row();
+        let again = if target.multi_buffer { self.jumps_in_a_row(Way::Ask) } else { 0 };
+        let jumps = self.jumps_in_a_row(Way::Direct) + again;
         if jumps > JUMPS_IN_A_ROW_MAX {
             return Err(Unsupported::TooManyJumps { jumps, most: JUMPS_IN_A_ROW_MAX });
         }
@@ -64,12 +61,16 @@ impl Filter {
     }
 
     /// An upper bound of the number of conditional jumps on the longest path through the translation.
-    fn jumps_in_a_row(&self) -> u32 {
-        let ops = self.program.ops();
+    fn jumps_in_a_row(&self, way: Way) -> u32 {
+        let (ops, flow) = (self.program.ops(), Flow::of(&self.program));
         let mut behind = vec![0; ops.len() + 1];
         for (index, &op) in ops.iter().enumerate().rev() {
             let from = |target: u32| behind[target as usize];
-            behind[index] = conditional_jumps(op)
+            let cases = match way {
+                Way::Direct if flow.reaches(index) => usual_index(&flow, index).len() as u32,
+                _ => 0,
+            };
+            behind[index] = conditional_jumps(op, cases)
                 + match op {
                     Op::Jump(target) => from(target),
                     Op::Branch { if_true, if_false, .. } => from(if_true).max(from(if_false)),
@@ -82,31 +83,31 @@ impl Filter {
 
     fn write_xdp(&self, asm: &mut Assembler, target: &XdpTarget) {
         let (accept, whole) = (asm.label(), asm.label());
-        let write = |access, beyond, asm: &mut Assembler| {
+        let write = |way, beyond, asm: &mut Assembler| {
             let environment = Environment::Xdp { address: target.address.unwrap_or_default() };
             let exits = Exits { accept, reject: target.reject, beyond };
             let registers =
                 Registers { data: Reg::R9, end: Reg::R5, context: target.context, wire_len: Reg::R0 };
-            Translation::new(self, asm, environment, registers, access, exits).write()
+            Translation::new(self, asm, environment, registers, way, exits).write()
         };
         if !self.may_match() {
+            // Without CAP_PERFMON, the verifier follows the jump as the processor may do by speculation.
+            asm.mov32(Reg::R0, 0);
             jump_never(asm, accept);
         }
-        let computed = if target.address_arithmetic { Way::Direct } else { Way::Ask };
-        let quick = Access { constant: Way::Direct, computed };
         if target.multi_buffer {
             // For nearly all packets, the filter reads only the first fragment. Otherwise it starts over and
             // calls the kernel for every byte.
-            let falls_through = write(quick, whole, asm);
+            let falls_through = write(Way::Direct, whole, asm);
             if asm.has_jump_to(whole) {
                 if falls_through {
                     asm.jump(accept);
                 }
                 asm.bind(whole);
-                write(Access { constant: Way::Ask, computed: Way::Ask }, target.reject, asm);
+                write(Way::Ask, target.reject, asm);
             }
         } else {
-            write(quick, target.reject, asm);
+            write(Way::Direct, target.reject, asm);
         }
         asm.bind(accept);
         if !asm.has_jump_to(target.reject) {
@@ -145,16 +146,17 @@ fn xdp_refuses(extension: Extension) -> Option<&'static str> {
     }
 }
 
-/// Maximum number of conditional jumps that the instruction becomes.
-fn conditional_jumps(op: Op) -> u32 {
+/// Maximum number of conditional jumps that the instruction becomes, with this number of direct loads for different
+/// values of the index register.
+fn conditional_jumps(op: Op, cases: u32) -> u32 {
     match op {
         Op::Load(_, Source::Extension(_)) => 20,
         Op::Load(_, Source::Indirect(_, place)) | Op::Load(_, Source::Absolute(_, place))
             if place.base == Base::Network =>
         {
-            6
+            6 + cases
         }
-        Op::Load(_, Source::Indirect(..)) => 2,
+        Op::Load(_, Source::Indirect(..)) => 2 + cases,
         Op::Load(_, Source::Absolute(..) | Source::HeaderLen(_)) | Op::Branch { .. } | Op::Return(_) => 1,
         Op::Alu(_, Operand::X) => 1,
         _ => 0,

@@ -19,9 +19,7 @@ pub(crate) fn translate(bytes: &[u8]) {
     };
     let Some(filter) = filter else { return };
     for multi_buffer in [false, true] {
-        for address_arithmetic in [false, true] {
-            emit(&filter, multi_buffer, address_arithmetic);
-        }
+        emit(&filter, multi_buffer);
     }
     let (Ok(interpreter), Ok(compiled)) = (Interpreter::new(&filter), CompiledFilter::new(&filter)) else {
         return;
@@ -33,11 +31,11 @@ pub(crate) fn translate(bytes: &[u8]) {
     }
 }
 
-fn emit(filter: &Filter, multi_buffer: bool, address_arithmetic: bool) {
+fn emit(filter: &Filter, multi_buffer: bool) {
     let mut asm = Assembler::new();
     let reject = asm.label();
     let address = Some([2, 0, 0, 0, 0, 1]);
-    let target = XdpTarget { context: Reg::R6, reject, multi_buffer, address_arithmetic, address };
+    let target = XdpTarget { context: Reg::R6, reject, multi_buffer, address };
     if filter.emit_xdp(&mut asm, &target).is_ok() {
         asm.exit().bind(reject).exit();
         asm.finish().expect("every label is bound once, and near");

@@ -10,15 +10,9 @@ use wirecap_filter::{Context, Filter, PacketType, Unsupported, XdpTarget};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) multi_buffer: bool,
-    pub(crate) address_arithmetic: bool,
 }
 
-pub(crate) const WAYS: [Way; 4] = [
-    Way { multi_buffer: false, address_arithmetic: true },
-    Way { multi_buffer: false, address_arithmetic: false },
-    Way { multi_buffer: true, address_arithmetic: true },
-    Way { multi_buffer: true, address_arithmetic: false },
-];
+pub(crate) const WAYS: [Way; 2] = [Way { multi_buffer: false }, Way { multi_buffer: true }];
 
 /// The Ethernet address for which the programs are compiled.
 pub(crate) const ADDRESS: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
@@ -42,13 +36,8 @@ pub(crate) fn load(filter: &Filter, way: Way) -> Result<Result<XdpFilter, BpfErr
     let mut asm = Assembler::new();
     let reject = asm.label();
     asm.mov(Reg::R6, Reg::R1);
-    let target = XdpTarget {
-        context: Reg::R6,
-        reject,
-        multi_buffer: way.multi_buffer,
-        address_arithmetic: way.address_arithmetic,
-        address: Some(ADDRESS),
-    };
+    let target =
+        XdpTarget { context: Reg::R6, reject, multi_buffer: way.multi_buffer, address: Some(ADDRESS) };
     filter.emit_xdp(&mut asm, &target)?;
     asm.exit().bind(reject).mov32(Reg::R0, 0).exit();
     let code = asm.finish().expect("labels are bound");

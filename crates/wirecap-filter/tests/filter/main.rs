@@ -10,3 +10,5 @@ mod mutated;
 mod names;
 mod packets;
 mod programs;
+#[path = "../../../wirecap-testbed/src/traces.rs"]
+mod stored;

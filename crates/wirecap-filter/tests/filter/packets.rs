@@ -1,13 +1,12 @@
-//! Generated packets of all types that filters look at, and packets of real traces.
+//! Generated packets of all types that filters look at, and packets of stored traces.
 
-use std::env;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use wirecap_savefile::{LinkType, Reader};
 
 use crate::choices::Choices;
 use crate::names::{ADDRESSES, ADDRESSES_6, MACS, PORTS};
+use crate::stored;
 
 /// A packet, possibly truncated.
 #[derive(Clone, Debug)]
@@ -150,27 +149,10 @@ pub(crate) fn noise(choices: &mut Choices) -> Packet {
     Packet { data, wire_len }
 }
 
-/// Up to `per_file` packets of each stored trace of this link type; empty if there are no traces.
+/// Up to `per_file` packets of each stored trace of this link type.
 pub(crate) fn traces(link_type: LinkType, per_file: usize) -> Vec<Packet> {
-    let mut files = Vec::new();
-    if let Some(folder) = trace_folder() {
-        list(&folder, &mut files);
-    }
-    files.sort();
+    let files = stored::traces();
     files.iter().flat_map(|file| packets_of(file, link_type).into_iter().take(per_file)).collect()
-}
-
-fn trace_folder() -> Option<PathBuf> {
-    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let folder = env::var_os("WIRECAP_TRACES").map_or(beside, PathBuf::from);
-    folder.is_dir().then_some(folder)
-}
-
-fn list(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("the traces' folder can be read").flatten() {
-        let path = entry.path();
-        if path.is_dir() { list(&path, files) } else { files.push(path) }
-    }
 }
 
 fn packets_of(file: &Path, link_type: LinkType) -> Vec<Packet> {

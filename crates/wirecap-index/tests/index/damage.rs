@@ -120,7 +120,7 @@ fn a_modified_file_has_no_valid_index() {
         .unwrap()
         .set_modified(SystemTime::now() + Duration::from_secs(5))
         .unwrap();
-    assert_eq!(load(&path), Err(Without::Stale));
+    assert_eq!(load(&path), Err(Without::Stale), "the index of a modified file");
     assert_eq!(find(from_ref(&path), query("host 10.0.0.200")).0, [packets[1500].clone()]);
 }
 

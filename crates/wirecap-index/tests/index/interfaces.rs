@@ -1,12 +1,13 @@
 //! Packets of several interfaces in one savefile.
 
 use std::error::Error;
+use std::fs;
 
 use wirecap_filter::FilterRequest;
-use wirecap_index::{Disk, Query, plan};
-use wirecap_savefile::{Format, LinkType, Reader, Section, StreamSink, Writer};
+use wirecap_index::{Disk, Query, ensure, plan};
+use wirecap_savefile::{Format, LinkType, Reader, Record, Section, StreamSink, Timestamp, Writer};
 
-use crate::files::{Packet, ip_packet, write_segment};
+use crate::files::{Packet, head, ip_packet, query, write_segment};
 
 #[test]
 fn interfaces_are_numbered_in_the_order_of_the_packets_found() {
@@ -38,4 +39,39 @@ fn interfaces_are_numbered_in_the_order_of_the_packets_found() {
     assert_eq!(found, [(3, 0), (4, 0), (5, 1)]);
     let link_types: Vec<LinkType> = reader.interfaces().iter().map(|interface| interface.link_type).collect();
     assert_eq!(link_types, [LinkType(276), LinkType::ETHERNET]);
+}
+
+/// A section with one packet.
+fn small_section(number: u64) -> Vec<u8> {
+    let mut file = head(Format::Pcapng, LinkType::ETHERNET);
+    let data = [number as u8; 60];
+    let timestamp = Some(Timestamp::from_unix_nanos(1_700_000_000_000_000_000 + number));
+    let record = Record { timestamp, wire_len: 60, data: &data, ..Record::default() };
+    let start = file.len();
+    file.resize(start + Format::Pcapng.encoded_len(&record), 0);
+    Format::Pcapng.encode(&record, &mut file[start..]);
+    file
+}
+
+/// A segment of many sections, as after `cat` of many files: what others require is read once, not for each of them.
+#[test]
+fn sections_in_the_middle_of_a_segment_are_read_once() {
+    const SECTIONS: u64 = 300;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sections.pcapng");
+    let file: Vec<u8> = (0..SECTIONS).flat_map(small_section).collect();
+    fs::write(&path, &file).unwrap();
+    ensure(&path, &mut |_| true).unwrap();
+    let mut query = query("");
+    let planned = plan(&[path], &mut query, &mut |_| true).unwrap();
+    let mut found = Vec::new();
+    let outcome = planned
+        .run(&mut query, &mut |_| true, &mut |packet| {
+            found.push(packet.record.data[0]);
+            Ok::<bool, wirecap_index::FindError>(true)
+        })
+        .unwrap();
+    assert_eq!(found, (0..SECTIONS).map(|number| number as u8).collect::<Vec<_>>());
+    let (read, len) = (outcome.read_bytes, file.len() as u64);
+    assert!(read <= 2 * len, "{read} bytes were read of a file of {len}");
 }

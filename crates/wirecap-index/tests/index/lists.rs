@@ -10,7 +10,7 @@ use wirecap_filter::{CompiledFilter, Context, Filter};
 use wirecap_index::{Between, Built, Ends, Headers, Query, SLICE_NANOS, build, index_path, load, write};
 use wirecap_savefile::LinkType;
 
-use crate::files::{Packet, find, ip_packet, query, write_segment};
+use crate::files::{Packet, find, ip_packet, packets_of, query, write_segment};
 
 const NAMES: [&str; 4] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcap.gz"];
 
@@ -22,6 +22,68 @@ struct Sums {
     times: Vec<u64>,
     any: u8,
     not_all: u8,
+}
+
+/// `--from` is the first nanosecond that is found, `--to` the first one that is not, also in the index.
+#[test]
+fn a_period_has_its_first_nanosecond_and_not_its_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = 1_700_000_000_000_000_000;
+    let packets: Vec<_> = (0..10).map(|n| ip_packet(base + n, (1, 1000), (2, 53), None, 8)).collect();
+    for name in NAMES {
+        let path = folder.path().join(name);
+        write_segment(&path, &packets, LinkType::ETHERNET, 20_000);
+        let has_nanos = !name.contains("pcap.gz") || packets_of(&path)[1].nanos == base + 1;
+        assert!(has_nanos, "{name} has nanoseconds");
+        for (from, to) in [(0, 10), (3, 7), (4, 4), (9, 10), (0, 0)] {
+            let period = Query::new(None, None, Some(base + from), Some(base + to));
+            let found: Vec<u64> =
+                find(from_ref(&path), period).0.iter().map(|packet| packet.nanos - base).collect();
+            let expected: Vec<u64> = (from..to).collect();
+            assert_eq!(found, expected, "{name}: packets from {from} and before {to}");
+        }
+    }
+}
+
+#[test]
+fn packets_are_found_by_a_filter_for_their_link_type() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.pcapng");
+    let of_host = |host| {
+        let packet = ip_packet(1_700_000_000_000_000_000, (host, 1000), (9, 53), None, 8);
+        // Without the Ethernet header.
+        Packet { wire_len: packet.wire_len - 14, data: packet.data[14..].to_vec(), ..packet }
+    };
+    let packets = [of_host(1), of_host(2)];
+    write_segment(&path, &packets, LinkType::RAW, 20_000);
+    let found = find(from_ref(&path), query("udp and src host 10.0.0.2")).0;
+    assert_eq!(found, [packets[1].clone()], "packets of raw IP");
+}
+
+/// An index has a limited number of rows. Later flows share rows of unknown flow, which may contain any flow.
+#[test]
+fn flows_beyond_the_rows_of_an_index_are_found() {
+    const FLOWS: u64 = (1 << 18) + 300;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.pcapng");
+    let packet = |flow: u64| {
+        let nanos = 1_700_000_000_000_000_000 + flow;
+        ip_packet(nanos, ((flow >> 4) as u16, 2000), (7, 1000 + (flow & 15) as u16), None, 0)
+    };
+    let packets: Vec<_> = (0..FLOWS).map(packet).collect();
+    write_segment(&path, &packets, LinkType::ETHERNET, 20_000);
+    let built = build(&path, &mut |_| true).unwrap();
+    assert!(built.index.rows().len() < packets.len(), "each flow has a row");
+    write(&path, &built.index).unwrap();
+    for number in [0, FLOWS as usize - 1] {
+        let packet = &packets[number];
+        let flow = Headers::of(LinkType::ETHERNET, &packet.data).flow;
+        let (source, destination) = (flow.source.unwrap(), flow.destination.unwrap());
+        let (from, to) = flow.ports.unwrap();
+        let between = Between::parse(&format!("{source}.{from}:{destination}.{to}")).unwrap();
+        let found = find(from_ref(&path), Query::new(None, Some(between), None, None)).0;
+        assert!(found.contains(packet), "flow {number}, {between}, is not found");
+    }
 }
 
 /// More flows than a page of the index has rows; each ninth is to one of a few hosts.

@@ -174,8 +174,7 @@ fn program(filter: &Filter) -> Result<Program, CostError> {
     let mut asm = Assembler::new();
     let reject = asm.label();
     asm.mov(Reg::R6, Reg::R1);
-    let target =
-        XdpTarget { context: Reg::R6, reject, multi_buffer: true, address_arithmetic: true, address: None };
+    let target = XdpTarget { context: Reg::R6, reject, multi_buffer: true, address: None };
     (0..FILTERS_IN_PROGRAM).try_for_each(|_| filter.emit_xdp(&mut asm, &target))?;
     asm.mov(Reg::R0, XDP_PASS).exit().bind(reject).mov(Reg::R0, XDP_DROP).exit();
     Ok(load(&asm.finish().expect("every label is bound once, and near"))?)

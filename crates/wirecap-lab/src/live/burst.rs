@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use wirecap::{Capture, Timestamps, Worker, grouped};
+use wirecap::{Capture, Engine, Timestamps, Worker, grouped};
 use wirecap_testbed::{Generator, Load, SlowCore, Stamp, Traffic, loss_lock};
 
 use super::bed::Bed;
@@ -147,7 +147,11 @@ fn absorbs(pace: f64) -> Outcome<Claim> {
     let _alone = loss_lock()?;
     let bed = Bed::new()?;
     let receiver = &bed.pair.receiver;
-    let builder = Capture::on(&receiver.name).chunk(CHUNK_CELLS).pool(CHUNKS).timestamps(Timestamps::Packet);
+    let builder = Capture::on(&receiver.name)
+        .engine(Engine::Xdp)
+        .chunk(CHUNK_CELLS)
+        .pool(CHUNKS)
+        .timestamps(Timestamps::Packet);
     let capture = receiver.namespace.run_in(|| builder.open())??;
     let worker = capture.workers().pop().ok_or("a new capture has its worker")?;
     let worker = thread::spawn(move || work(worker));

@@ -80,7 +80,7 @@ fn start(from: &Bed, to: &Bed, options: &[&str]) -> Result<Running, Box<dyn Erro
 fn finish(forwarding: Running, outcome: Result<(), Box<dyn Error>>) -> Outcome {
     let ended = forwarding.interrupt()?;
     outcome.map_err(|error| format!("{error}; {}", ended.stderr))?;
-    if !ended.stderr.contains("lossless: yes") {
+    if !["lossless: yes", "lossless until"].iter().any(|words| ended.stderr.contains(words)) {
         return Err(ended.stderr.into());
     }
     Ok(Verdict::ok())

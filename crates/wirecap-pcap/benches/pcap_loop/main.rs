@@ -392,6 +392,7 @@ impl Bench {
             waited: of_program()?.waited.saturating_sub(before.waited),
             thread: String::new(),
             stolen: Duration::ZERO,
+            foreign: Duration::ZERO,
             cpus: 1,
             longest_gap: Duration::ZERO,
         };

@@ -73,7 +73,9 @@ impl Bed {
     /// With so many receive queues.
     pub(crate) fn with_queues(queues: u32) -> Self {
         let namespace = Namespace::new().unwrap();
-        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), queues, 1500).unwrap();
+        let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), queues, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         Self { namespace, pair }
     }
 

@@ -9,5 +9,7 @@ mod order;
 mod packet;
 #[path = "../../../wirecap-testbed/src/skip.rs"]
 mod skip;
+#[path = "../../../wirecap-testbed/src/traces.rs"]
+mod stored;
 mod tools;
 mod traces;

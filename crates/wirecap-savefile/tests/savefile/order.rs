@@ -24,6 +24,13 @@ impl Order {
         }
     }
 
+    pub(crate) fn u64(self, number: u64) -> Vec<u8> {
+        match self {
+            Little => number.to_le_bytes().to_vec(),
+            Big => number.to_be_bytes().to_vec(),
+        }
+    }
+
     pub(crate) fn words(self, words: &[u32]) -> Vec<u8> {
         words.iter().flat_map(|word| self.u32(*word)).collect()
     }

@@ -30,6 +30,7 @@ impl Packet {
             direction: self.direction,
             wire_len: self.wire_len,
             data: &self.data,
+            ..wirecap_savefile::Record::default()
         }
     }
 }

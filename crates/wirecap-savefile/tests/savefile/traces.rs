@@ -1,40 +1,14 @@
 //! Files of other programs: each trace is read like libpcap reads it, and again after compression.
 
-use std::env;
 use std::fs;
 use std::io::{Cursor, Write as _};
-use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use crate::packet::{Packet, read_all, read_whole};
+use crate::stored::{own_traces, traces};
 use crate::tools::{has, tcpdump};
-
-/// The savefiles in the traces directory. If the directory does not exist, none are returned and a message is
-/// printed.
-fn traces() -> Vec<PathBuf> {
-    let beside_project = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
-    let root = env::var_os("WIRECAP_TRACES").map_or(beside_project, PathBuf::from);
-    let mut found = Vec::new();
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).into_iter().flatten() {
-            let path = entry.expect("the folder can be read").path();
-            match path.extension().and_then(|extension| extension.to_str()) {
-                _ if path.is_dir() => folders.push(path),
-                Some("pcap" | "pcapng" | "cap") => found.push(path),
-                _ => {}
-            }
-        }
-    }
-    if found.is_empty() {
-        // The traces are not part of the repository, so their absence is never a failure.
-        crate::skip::skip_on_this_machine(&format!("no traces in {}", root.display()));
-    }
-    found.sort();
-    found
-}
 
 /// The packet as tcpdump copies it: pcap has no interfaces, and packets without a time get time 0.
 fn as_copied(packet: Packet, copy: &Packet) -> Packet {
@@ -44,11 +18,10 @@ fn as_copied(packet: Packet, copy: &Packet) -> Packet {
 
 #[test]
 fn every_trace_is_read_as_libpcap_reads_it() {
-    let traces = traces();
-    if traces.is_empty() || !has("tcpdump") {
+    if !has("tcpdump") {
         return;
     }
-    for path in traces {
+    for path in traces() {
         let (expected, whole) = tcpdump(&path);
         let (packets, error) = read_all(fs::File::open(&path).expect("the trace is there"));
         assert_eq!(packets.len(), expected.len(), "{}: {error:?}", path.display());
@@ -71,7 +44,7 @@ fn zstandard(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_compressed_trace_has_the_same_packets() {
-    for path in traces().into_iter().step_by(16) {
+    for path in own_traces().into_iter().chain(traces().into_iter().step_by(16)) {
         let plain = fs::read(&path).expect("the trace is there");
         let (expected, error) = read_all(Cursor::new(plain.clone()));
         for compressed in [gzip(&plain), zstandard(&plain)] {

@@ -39,7 +39,7 @@ const DEFAULT_ORDER_WAIT: Duration = Duration::from_millis(10);
 /// A capture engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Engine {
-    /// `xdp` if the host does not use the interface, else `packet`.
+    /// `xdp` if the operator has dedicated the interface to capturing and nothing visible contradicts that, else `packet`.
     #[default]
     Auto,
     /// AF_XDP: the host does not get captured packets; received packets only.
@@ -105,6 +105,7 @@ pub struct CaptureBuilder {
     pub(super) look_period: Duration,
     pub(super) attaches_again: bool,
     pub(super) listener: Option<Listener>,
+    pub(super) one_link_type: bool,
 }
 
 impl CaptureBuilder {
@@ -139,6 +140,7 @@ impl CaptureBuilder {
             reattach: false,
             watched: true,
             look_period: LOOK_PERIOD,
+            one_link_type: false,
             attaches_again: true,
             listener: None,
         }
@@ -341,6 +343,13 @@ impl CaptureBuilder {
     /// threads and descriptors.
     pub fn watched(mut self, on: bool) -> Self {
         self.watched = on;
+        self
+    }
+
+    /// Captures all interfaces of one link type only, for a file that holds no other: opening fails if interfaces of several
+    /// are up, and those that appear later with another one are not captured (the ledger lists them as unseen).
+    pub fn one_link_type(mut self) -> Self {
+        self.one_link_type = true;
         self
     }
 

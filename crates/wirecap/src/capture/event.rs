@@ -53,6 +53,17 @@ pub enum Event {
         /// Why not.
         obstacle: String,
     },
+    /// With [`Engine::Auto`](crate::Engine::Auto): captured frames were addressed to the interface itself. Told once; the final
+    /// ledger has their number.
+    OwnFrames {
+        /// The interface.
+        interface: String,
+    },
+    /// In a capture of all interfaces: an interface appeared, and its packets are captured.
+    Appeared {
+        /// The interface.
+        interface: String,
+    },
     /// The interface was renamed.
     Renamed {
         /// Its name when the capture began.
@@ -88,6 +99,11 @@ impl fmt::Display for Event {
                     "{interface}: the host does not receive captured packets, but {reason}; the interface cannot be handed back: {obstacle}"
                 )
             }
+            Self::OwnFrames { interface } => write!(
+                f,
+                "{interface}: captured frames are addressed to it: if they are for this host, it does not receive them"
+            ),
+            Self::Appeared { interface } => write!(f, "{interface}: new interface, captured"),
             Self::Renamed { interface, name } => write!(f, "{interface} was renamed to {name}"),
         }
     }

@@ -1,9 +1,9 @@
 //! The filter of a capture, changed while packets arrive.
 
 use super::{Attached, Attachment, Capture, Running};
-use crate::device::Device;
+use crate::device::{Device, DeviceSummary};
 use crate::error::{FilterChangeError, OpenError};
-use crate::filter::{Filter, FilterRequest};
+use crate::filter::{Filter, FilterError, FilterRequest};
 use crate::sync::lock;
 use crate::warning::Warning;
 use crate::xdp;
@@ -27,10 +27,10 @@ impl Capture {
         if let Some(file) = &running.file {
             return file.set_filter(&request);
         }
-        let devices = running.interfaces.iter().map(|attached| &attached.target.device);
-        let filters = devices.map(|device| device.compile(&request)).collect::<Result<Vec<_>, _>>()?;
-        for ((attached, filter), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
-            attached.set_filter(filter, turn.as_ref())?;
+        let attached = running.interfaces.iter();
+        let filters = attached.map(|attached| attached.compile(&request)).collect::<Result<Vec<_>, _>>()?;
+        for ((attached, filters), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
+            attached.set_filter(filters, turn.as_ref())?;
             attached.target.filter = Some(request.clone());
         }
         Ok(())
@@ -52,7 +52,7 @@ impl Capture {
         devices.sort_unstable_by_key(|(_, device)| device.index);
         let mut turns: Vec<Option<xdp::Turn>> = (0..places).map(|_| None).collect();
         for (place, device) in devices {
-            turns[place] = Some(xdp::Turn::wait(&device)?);
+            turns[place] = Some(xdp::wait_for_turn(&DeviceSummary::from(&device))?);
         }
         Ok(turns)
     }
@@ -65,8 +65,18 @@ impl Attached {
         has_program.then(|| self.target.device.clone())
     }
 
-    fn set_filter(&mut self, filter: &Filter, turn: Option<&xdp::Turn>) -> Result<(), FilterChangeError> {
+    /// The filter of `request`, for each link type if it stands for all interfaces.
+    fn compile(&self, request: &FilterRequest) -> Result<Vec<Filter>, FilterError> {
+        match (&self.attachment, &self.all) {
+            (Some(Attachment::All(attachment)), Some(all)) => attachment.compile(all, request),
+            _ => Ok(vec![self.target.device.compile(request)?]),
+        }
+    }
+
+    fn set_filter(&mut self, filters: &[Filter], turn: Option<&xdp::Turn>) -> Result<(), FilterChangeError> {
+        let filter = filters.first().ok_or(FilterChangeError::Stopped)?;
         match (&mut self.attachment, turn) {
+            (Some(Attachment::All(attachment)), _) => attachment.set_filter(filters),
             (Some(Attachment::Xdp(attachment)), Some(turn)) => attachment.set_filter(filter, turn),
             (Some(Attachment::Packet(attachment)), _) => attachment.set_filter(filter),
             (Some(Attachment::Xdp(_)) | None, _) => Err(FilterChangeError::Stopped),
@@ -78,6 +88,7 @@ impl Attached {
         let (reason, taken) = match self.attachment.as_ref()? {
             Attachment::Xdp(attachment) => (attachment.filters_in_user_space()?, true),
             Attachment::Packet(attachment) => (attachment.filters_in_user_space()?, false),
+            Attachment::All(attachment) => (attachment.filters_in_user_space()?, false),
         };
         let interface = self.target.device.name.clone();
         Some(Warning::FilteredInUserSpace { interface, reason: reason.to_owned(), taken })

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Engine;
+use crate::device::peer::PeerTags;
 use crate::device::{Device, Rung};
 use crate::filter::FilterRequest;
 use crate::packet::{self, Direction, Spread};
@@ -28,6 +29,8 @@ pub struct Interface {
     pub snap_len: u32,
     /// The filter when the capture was opened; all packets, if there is none.
     pub filter: Option<FilterRequest>,
+    /// Engine `xdp` on a veth: how VLAN tags come from its other end.
+    pub(super) peer_tags: Option<PeerTags>,
 }
 
 impl Interface {
@@ -42,6 +45,7 @@ impl Interface {
             if takes_out_tags(&self.device) {
                 warnings.push(Warning::TagsTakenOut { interface: interface.clone() });
             }
+            warnings.extend(self.tags_beside());
             if matches!(self.reception, Reception::Xdp { link_wait: None, .. }) {
                 warnings.push(Warning::NoCarrier { interface: interface.clone() });
             }
@@ -54,10 +58,20 @@ impl Interface {
         }
         warnings
     }
+
+    /// The warning that tags may travel beside the frames.
+    fn tags_beside(&self) -> Option<Warning> {
+        let peer = match self.peer_tags.as_ref()? {
+            PeerTags::InFrames => return None,
+            PeerTags::Beside(peer) => Some(peer.clone()),
+            PeerTags::Unknown => None,
+        };
+        Some(Warning::TagsBeside { interface: self.device.name.clone(), peer })
+    }
 }
 
-/// Whether VLAN tags are removed from received frames before XDP sees them. A veth cannot do that, whatever its
-/// settings.
+/// Whether the device removes VLAN tags from received frames before XDP sees them. A veth does not, whatever its settings;
+/// its other end decides.
 fn takes_out_tags(device: &Device) -> bool {
     device.kind.as_deref() != Some("veth") && device.offloads.is_some_and(|offloads| offloads.rx_vlan)
 }
@@ -113,9 +127,14 @@ impl Reception {
         match self {
             // The kernel stamps a batch of up to 64 packets before it publishes them together.
             Self::Xdp { .. } => Duration::from_millis(2),
-            Self::Packet { retire_after, .. } => *retire_after + packet::RETIREMENT_SLACK,
+            Self::Packet { retire_after, .. } => packet_delay(*retire_after),
         }
     }
+}
+
+/// As [`Reception::delay`], of the engine `packet`.
+pub(super) fn packet_delay(retire_after: Duration) -> Duration {
+    retire_after + packet::RETIREMENT_SLACK
 }
 
 #[cfg(test)]

@@ -9,14 +9,16 @@ use super::builder::{CaptureBuilder, Engine};
 use super::forwarding::Ports;
 use super::target::{Lessons, Target, Way};
 use super::watch::Watched;
+use super::watch::comparison::Comparison;
+use super::watch::drops::DropCount;
 use super::{Attached, Capture, Interface, Running};
-use wirecap_filter::opener::{self, Privilege};
 
 use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
 use crate::limits;
 use crate::ring::Ring;
+use crate::sys::opener::{self, Privilege};
 use crate::time::Timestamps;
 use crate::umem::pool::Geometry;
 use crate::xdp::Refusal;
@@ -91,7 +93,13 @@ impl CaptureBuilder {
             let places = (interface_index, rings.len());
             let why_copy = lessons.why_copy(&target.device);
             let settings = self.ring_settings(&target, filter, geometry, places);
-            let opened = self.open_target(&target, settings, commons.as_ref(), why_copy)?;
+            let (opened, all) = match &target.all {
+                Some(all) => {
+                    let (opened, all) = self.open_all(&target, all, &settings)?;
+                    (opened, Some(Box::new(all)))
+                }
+                None => (self.open_target(&target, settings, commons.as_ref(), why_copy)?, None),
+            };
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
             if self.forwards() {
@@ -99,7 +107,7 @@ impl CaptureBuilder {
             }
             attached.push(Attached {
                 target: target.clone(),
-                counters_at_start: opened.counters_at_start,
+                drops: DropCount::begin(opened.counters_at_start),
                 attachment: Some(opened.attachment),
                 unplaced: opened.unplaced,
                 watched: Watched::new(&target.device, !standby.is_empty()),
@@ -109,11 +117,17 @@ impl CaptureBuilder {
                 standby,
                 former: None,
                 was_handed_back: false,
-                drops_before: 0,
-                drops_seen: 0,
                 drops_read: Instant::now(),
+                comparison: Comparison::default(),
+                compared: Instant::now(),
+                all,
             });
+            let peer_tags = match opened.reception.engine() {
+                Engine::Xdp => target.device.peer_tags(),
+                _ => None,
+            };
             interfaces.push(Interface {
+                peer_tags,
                 rings: target.rings(),
                 pool_bytes: target.pool_bytes(geometry),
                 reception: opened.reception,

@@ -88,6 +88,7 @@ impl Attached {
                 let filter = Filter::from_program(program.to_vec(), link_type).map_err(io::Error::other)?;
                 attachment.run_in_kernel(&filter, turn)
             }
+            (Some(Attachment::All(_)), _) => Err(io::ErrorKind::Unsupported.into()),
             (Some(Attachment::Xdp(_)) | None, _) => Err(io::ErrorKind::NotConnected.into()),
         }
     }

@@ -23,6 +23,7 @@ use crate::numbers::parse_ranges;
 pub struct Source {
     pub(crate) device: String,
     pub(crate) settings: SourceSettings,
+    pub(crate) is_any: bool,
 }
 
 /// Settings of one source of a capture. Unset ones follow the whole capture.
@@ -37,7 +38,21 @@ pub(crate) struct SourceSettings {
 impl Source {
     /// The interface or the receive queues of this name.
     pub fn new(device: impl Into<String>) -> Self {
-        Self { device: device.into(), settings: SourceSettings::default() }
+        Self { device: device.into(), settings: SourceSettings::default(), is_any: false }
+    }
+
+    /// All interfaces of the network namespace, also those that appear later, with one packet socket per link type (the
+    /// engine `packet`). Interfaces that other sources of the capture name are left to those.
+    ///
+    /// [`Packet::seen_interface`](crate::Packet::seen_interface) tells the interface of a packet, and
+    /// [`Capture::seen_interfaces`](crate::Capture::seen_interfaces) lists them.
+    pub fn any() -> Self {
+        Self { is_any: true, ..Self::new("any") }
+    }
+
+    /// Whether it is [all interfaces](Self::any).
+    pub fn is_any(&self) -> bool {
+        self.is_any
     }
 
     /// The name given by the user: `eth0`, `eth0@2`.
@@ -93,6 +108,15 @@ impl FromStr for DeviceName {
         }
         Ok(Self { interface: interface.to_owned(), queues })
     }
+}
+
+/// The interface and the receive queues that a source names, in ascending order; `None` for all.
+///
+/// # Errors
+///
+/// [`OpenError::BadDeviceName`].
+pub fn interface_and_queues(name: &str) -> Result<(String, Option<Vec<u32>>), OpenError> {
+    name.parse().map(|DeviceName { interface, queues }| (interface, queues))
 }
 
 /// As of [`parse_ranges`], in ascending order, each once.

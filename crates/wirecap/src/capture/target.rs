@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::builder::{CaptureBuilder, DEFAULT_CHUNKS, Engine, MAX_CELLS};
+use super::interface::packet_delay;
 use super::{Attachment, Reception};
-use crate::capture::source::DeviceName;
+use crate::capture::all::AllInterfaces;
+use crate::capture::source::{DeviceName, Source};
 use crate::device::{self, Device, DeviceCounters, HardwareClock, RxMetadata, XdpSupport};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
@@ -33,6 +35,8 @@ pub(super) struct Target {
     pub(super) snap_len: u32,
     /// The filter; all packets, if there is none.
     pub(super) filter: Option<FilterRequest>,
+    /// It stands for all interfaces.
+    pub(super) all: Option<AllInterfaces>,
 }
 
 /// The lessons of earlier attempts to open the capture.
@@ -106,7 +110,9 @@ impl Target {
     pub(super) fn rings(&self) -> usize {
         match &self.way {
             Way::Xdp(steering) => steering.rings(),
-            Way::Packet { spread, .. } => spread.rings(),
+            Way::Packet { spread, .. } => {
+                spread.rings() * self.all.as_ref().map_or(1, AllInterfaces::sockets)
+            }
         }
     }
 
@@ -119,7 +125,10 @@ impl Target {
                 (queues * most) as usize + steering.rings()
             }
             Way::Xdp(steering) => steering.rings(),
-            Way::Packet { .. } => 0,
+            Way::Packet { spread, .. } => match &self.all {
+                Some(all) => all.sockets_to_come() * spread.rings(),
+                None => 0,
+            },
         }
     }
 
@@ -157,6 +166,9 @@ impl Target {
 
     /// The device's counters; its drop count is unknown if it includes other packets.
     pub(super) fn counters(&self) -> Option<DeviceCounters> {
+        if self.all.is_some() {
+            return None;
+        }
         // A veth's own count also includes captured packets that the host's stack discarded.
         let host_gets_some = matches!(self.way, Way::Packet { .. }) || self.filter.is_some();
         self.device.counters_from(!host_gets_some).ok()
@@ -169,12 +181,20 @@ impl Target {
         }
     }
 
+    /// Bytes that its link needs: all interfaces need as many as the fastest.
+    fn link_bytes(&self) -> u64 {
+        let hardware = self.all.iter().flat_map(|all| &all.hardware);
+        let fastest = hardware.map(|device| LinkRate::of(device).pool_bytes()).max();
+        fastest.unwrap_or(0).max(LinkRate::of(&self.device).pool_bytes())
+    }
+
     /// Bytes of memory for its rings' packets.
     pub(super) fn pool_bytes(&self, geometry: Geometry) -> u64 {
         match &self.way {
             Way::Xdp(steering) => xdp::pool_bytes(geometry, steering),
             Way::Packet { spread, .. } => {
-                packet::block_shape(geometry).ring_bytes() as u64 * spread.rings() as u64
+                let sockets = self.all.as_ref().map_or(1, AllInterfaces::sockets);
+                packet::block_shape(geometry).ring_bytes() as u64 * (spread.rings() * sockets) as u64
             }
         }
     }
@@ -198,7 +218,7 @@ impl CaptureBuilder {
     /// The selected interfaces and queues, each interface once.
     pub(super) fn targets(&self, lessons: &Lessons) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
-        for source in &self.sources {
+        for source in self.sources.iter().filter(|source| !source.is_any) {
             let name: DeviceName = source.device.parse()?;
             // Only the other engines depend on how the host uses the interface.
             let device = match self.engine {
@@ -230,14 +250,54 @@ impl CaptureBuilder {
                     queues,
                     snap_len,
                     filter: filter.cloned(),
+                    all: None,
                 }),
             }
         }
+        self.add_all_interfaces(&mut targets)?;
         for target in &mut targets {
             (target.way, target.why) = self.way(target)?;
         }
         self.deal_rings(&mut targets)?;
         Ok(targets)
+    }
+
+    /// Adds all interfaces, if they were requested, except those that `targets` names.
+    fn add_all_interfaces(&self, targets: &mut Vec<Target>) -> Result<(), OpenError> {
+        let mut requested = self.sources.iter().filter(|source| source.is_any);
+        let Some(source) = requested.next() else { return Ok(()) };
+        let snap_len = |source: &Source| source.settings.snap_len.unwrap_or(self.snap_len);
+        let filter = |source: &Source| source.settings.filter.as_ref().or(self.filter.as_ref()).cloned();
+        for other in requested {
+            let differs = |setting| OpenError::SettingsDiffer { interface: "any".to_owned(), setting };
+            if snap_len(other) != snap_len(source) {
+                return Err(differs("snap length"));
+            }
+            if filter(other) != filter(source) {
+                return Err(differs("filter"));
+            }
+        }
+        if self.forwards() {
+            let reason = "packets are sent on named interfaces";
+            return Err(OpenError::NotForwarding { option: "all interfaces (-i any)", reason });
+        }
+        // All interfaces include all queues of those that are named.
+        for target in targets.iter_mut().filter(|target| !target.whole) {
+            (target.whole, target.queues) = (true, (0..target.device.rx_queues).collect());
+        }
+        let excluded = targets.iter().map(|target| target.device.index).collect();
+        let all = AllInterfaces::new(self, excluded)?;
+        targets.push(Target {
+            device: all.device(),
+            queues: Vec::new(),
+            whole: true,
+            way: Way::Packet { spread: Spread::Flows { rings: 1 }, direction: Direction::default() },
+            why: None,
+            snap_len: snap_len(source),
+            filter: filter(source),
+            all: Some(all),
+        });
+        Ok(())
     }
 
     /// If there are fewer rings than requested workers, adds rings, as evenly per queue as whole rings allow.
@@ -269,7 +329,12 @@ impl CaptureBuilder {
         if !device.up {
             return Err(OpenError::InterfaceDown { interface: device.name.clone() });
         }
+        if let Some(kind) = device.unsupported_kind() {
+            return Err(OpenError::UnsupportedLink { interface: device.name.clone(), kind });
+        }
         let (engine, why) = match self.engine {
+            Engine::Xdp if target.all.is_some() => return Err(OpenError::AnyByXdp),
+            _ if target.all.is_some() => (Engine::Packet, None),
             Engine::Auto => self.choice(device),
             engine => (engine, None),
         };
@@ -311,6 +376,9 @@ impl CaptureBuilder {
         let interface = target.device.name.clone();
         if self.wants_sent() {
             return Err(OpenError::ReceivedOnly { interface, reason: "the engine xdp" });
+        }
+        if let Some(kind) = target.device.is_controller() {
+            return Err(OpenError::Controller { interface, kind, ports: target.device.ports.clone() });
         }
         match target.device.carries_host_traffic() {
             Some(reason) if !self.take => Err(OpenError::CarriesHostTraffic { interface, reason }),
@@ -377,6 +445,7 @@ impl CaptureBuilder {
             drop_rejected: self.drop_rejected,
             copy_because,
             whole: target.whole,
+            counts_own: target.is_on_loan(self),
         };
         let opened = xdp::open(&target.device, steering, &settings)?;
         Ok(Opened {
@@ -404,18 +473,7 @@ impl CaptureBuilder {
         rings: RingSettings,
         standby: &mut Vec<PacketSocket>,
     ) -> Result<Opened, OpenError> {
-        let Way::Packet { spread, direction } = &target.way else {
-            unreachable!("it uses the engine packet")
-        };
-        let shape = if self.small_blocks { packet::small_blocks } else { packet::block_shape };
-        let settings = packet::Settings {
-            spread: spread.clone(),
-            direction: *direction,
-            retire_after: if self.immediate.is_some() { Duration::ZERO } else { self.retire_after },
-            immediate: self.immediate,
-            shape: shape(rings.geometry),
-            rings,
-        };
+        let settings = self.packet_settings(target, rings);
         let opened = packet::open(&target.device, &settings, standby)?;
         Ok(Opened {
             rings: opened.rings,
@@ -432,6 +490,33 @@ impl CaptureBuilder {
                 retire_after: settings.retire_after,
             },
         })
+    }
+
+    /// Maximum time that a packet waits in a block that is not full.
+    fn block_wait(&self) -> Duration {
+        if self.immediate.is_some() { Duration::ZERO } else { self.retire_after }
+    }
+
+    /// Maximum time from a packet's timestamp until it can be captured by the engine `packet`.
+    pub(super) fn packet_delay(&self) -> Duration {
+        packet_delay(self.block_wait())
+    }
+
+    /// The settings of the engine `packet` for rings of one interface.
+    pub(super) fn packet_settings(&self, target: &Target, rings: RingSettings) -> packet::Settings {
+        let Way::Packet { spread, direction } = &target.way else {
+            unreachable!("it uses the engine packet")
+        };
+        let shape = if self.small_blocks { packet::small_blocks } else { packet::block_shape };
+        packet::Settings {
+            spread: spread.clone(),
+            direction: *direction,
+            retire_after: self.block_wait(),
+            immediate: self.immediate,
+            shape: shape(rings.geometry),
+            rings,
+            everything: None,
+        }
     }
 
     /// The packet sockets for returning the interface to the host, if `auto` selected `xdp`.
@@ -495,7 +580,7 @@ impl CaptureBuilder {
             (None, Some(buffer)) => largest(most, |chunks| bytes(chunks) <= buffer),
             (None, None) => {
                 let rings = targets.iter().map(|target| target.rings() as u64).sum();
-                let links = targets.iter().map(|target| LinkRate::of(&target.device).pool_bytes()).sum();
+                let links = targets.iter().map(Target::link_bytes).sum();
                 let buffer = default_pool_bytes(links, rings, limits::memory_total());
                 largest(most.min(DEFAULT_CHUNKS), |chunks| bytes(chunks) <= buffer)
             }
@@ -580,6 +665,7 @@ fn largest(most: u32, fits: impl Fn(u32) -> bool) -> u32 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::savefile::LinkType;
 
     #[test]
     fn the_default_fits_the_links_the_rings_and_the_memory() {
@@ -613,6 +699,32 @@ mod tests {
         assert_eq!(rate(Some("bond"), Some(200_000)), LinkRate::Speed(200_000));
         assert_eq!(rate(Some("veth"), Some(10_000)), LinkRate::Virtual, "every veth says so");
         assert_eq!(rate(Some("bridge"), None), LinkRate::Virtual);
+    }
+
+    /// Numbers of `if_arp.h` and of the LINKTYPE registry, as in libpcap's `map_arphrd_to_dlt`.
+    #[test]
+    #[cfg_attr(miri, ignore = "asks the kernel for an interface")]
+    fn an_interface_has_the_link_type_of_its_packets() {
+        let mut device = Device::find("lo").unwrap();
+        for (arphrd, link_type) in [
+            (1, 1),
+            (772, 1),
+            (65534, 101),
+            (768, 101),
+            (801, 105),
+            (802, 119),
+            (803, 127),
+            (804, 230),
+            (805, 195),
+            (826, 271),
+        ] {
+            device.link_type = arphrd;
+            assert_eq!((device.savefile_link_type(), device.unsupported_kind()), (LinkType(link_type), None));
+        }
+        for (arphrd, kind) in [(280, "a CAN bus"), (824, "a netlink monitor")] {
+            device.link_type = arphrd;
+            assert_eq!(device.unsupported_kind(), Some(kind));
+        }
     }
 
     #[test]

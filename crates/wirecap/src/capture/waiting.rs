@@ -62,7 +62,9 @@ pub(crate) struct Waiting {
     turn: Turn,
     sleep: Duration,
     longest_sleep: Duration,
-    /// Packets captured since the last sleep.
+    /// Resting makes larger chunks, because packets accumulate meanwhile.
+    rest_pays: bool,
+    /// Packets captured since the last sleep, if resting pays.
     taken: usize,
     /// Packets that the last chunk left in a home ring, if known.
     left_behind: u32,
@@ -83,6 +85,7 @@ impl Waiting {
             sleep: SHORTEST_SLEEP,
             longest_sleep: (SLEEP_PER_CELL.saturating_mul(fewest_posted))
                 .clamp(SHORTEST_SLEEP, LONGEST_SLEEP),
+            rest_pays: group.home(worker).all(|ring| ring.accumulates()),
             taken: 0,
             left_behind: 0,
             vain_rounds: 0,
@@ -122,7 +125,7 @@ impl Waiting {
         }
         let asked = group.ask(self.worker, &mut self.turn, now);
         if let Ok(Some(chunk)) = &asked {
-            self.taken += chunk.len();
+            self.taken += if self.rest_pays { chunk.len() } else { 0 };
             self.left_behind = if chunk.is_offloaded() { 0 } else { chunk.left_behind().unwrap_or(0) };
             self.vain_rounds = 0;
         }

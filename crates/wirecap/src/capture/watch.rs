@@ -4,7 +4,12 @@
 //! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
 //! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
 
+pub(crate) mod comparison;
+pub(crate) mod drops;
+#[cfg(all(test, not(loom), not(miri)))]
+mod history_tests;
 mod pulse;
+mod sides;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,19 +26,23 @@ use super::builder::CaptureBuilder;
 use super::event::Event;
 use super::target::{Target, Way};
 use super::{Attached, Attachment, Failure, Running, Shared};
+use crate::capture::all_watch::Named;
 use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
 use crate::device::glance::{Connection, Glance, Scope};
 use crate::device::vital::Vital;
-use crate::device::{Device, DeviceError, Reason};
+use crate::device::{Device, DeviceError, Mark, Reason};
 use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::{Direction, Spread};
 use crate::sync::lock;
 use crate::xdp;
+use comparison::Reset;
 use pulse::{Life, Pulse, Signs, Silence};
 
+/// A silence before a gap that is listed by itself.
+const SILENCE: Duration = Duration::from_secs(1);
 /// The time in which a device must show that it is alive when the capture ends.
 const LAST_ANSWER: Duration = Duration::from_secs(1);
 const LAST_ANSWER_PAUSE: Duration = Duration::from_millis(1);
@@ -142,8 +151,18 @@ pub(super) struct Watched {
     pulse: Pulse,
     /// Packets counted up to the last check.
     packets: u64,
+    /// The check before the one that found the last packet.
+    last_packet: Option<SystemTime>,
+    /// The last check.
+    felt: SystemTime,
+    /// When the capture began.
+    began: SystemTime,
+    /// Only packets show that its device is alive.
+    shows_no_life: bool,
     /// Its program was attached again during the current gap.
     was_attached_anew: bool,
+    /// It was told that frames were addressed to it.
+    has_own_frames: bool,
 }
 
 /// The change of a device's carrier since the last look.
@@ -173,7 +192,12 @@ impl Watched {
             vital: None,
             pulse: Pulse::default(),
             packets: 0,
+            last_packet: None,
+            felt: SystemTime::now(),
+            began: SystemTime::now(),
+            shows_no_life: false,
             was_attached_anew: false,
+            has_own_frames: false,
         };
         watched.begin_on(device);
         watched
@@ -206,6 +230,13 @@ impl Watched {
                 if before.is_some_and(|before| before != losses) { Carrier::Flapped } else { Carrier::Steady }
             }
         }
+    }
+
+    /// The interface is captured by the engine `packet` from now on. Nothing that was asked of its device counts any more: no
+    /// socket wakes its driver, so it owes no answer.
+    fn change_engine(&mut self) {
+        self.is_on_loan = false;
+        self.pulse = Pulse::default();
     }
 
     pub(super) fn unseen(&self) -> &[Unseen] {
@@ -243,7 +274,12 @@ impl Watched {
         obstacle: Option<String>,
         tell: &dyn Fn(Event),
     ) {
-        let from = from.min(self.well);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("unseen-forgotten") {
+            let _ = (from, reason, obstacle, tell);
+            return;
+        }
+        let from = self.last_known_before(from.min(self.well));
         let is_news = match self.gap() {
             Some(gap) => gap.reason != reason,
             None => {
@@ -262,13 +298,50 @@ impl Watched {
         }
     }
 
-    /// Everything was in order at `now`.
-    fn find_well(&mut self, now: SystemTime, tell: &dyn Fn(Event)) {
-        self.well = now;
+    /// Where a gap begins that was found to begin at `from`. A device that shows no life without packets may have been dead
+    /// since its last one; a longer silence is listed by itself.
+    fn last_known_before(&mut self, from: SystemTime) -> SystemTime {
+        let quiet_since = self.last_packet.unwrap_or(self.began);
+        let is_first = self.unseen_now().is_none();
+        let Ok(quiet) = from.duration_since(quiet_since) else { return from };
+        if !is_first || !self.shows_no_life {
+            return from;
+        }
+        if quiet < SILENCE {
+            return quiet_since;
+        }
+        let (interface, reason) = (self.name.clone(), UnseenReason::QuietOrDead);
+        self.unseen.push(Unseen { interface, from: quiet_since, to: Some(from), reason });
+        from
+    }
+
+    /// Notes that the rings have `packets` so far; false if there are new ones.
+    fn is_idle(&mut self, packets: u64, now: SystemTime) -> bool {
+        let is_idle = std::mem::replace(&mut self.packets, packets) == packets;
+        let felt_before = std::mem::replace(&mut self.felt, now);
+        if !is_idle {
+            self.last_packet = Some(felt_before);
+        }
+        is_idle
+    }
+
+    /// A counter of the device was reset: what it counted since its last reading is unknown.
+    pub(super) fn lose_count(&mut self, reset: Reset, now: SystemTime) {
+        let (interface, reason) = (self.name.clone(), UnseenReason::CountersReset);
+        let (from, to) = (reset.last_known.min(now), Some(now));
+        let gap = Unseen { interface, from, to, reason };
+        // Before the current gap, which stays the last one.
+        let place = self.unseen.len() - usize::from(self.unseen_now().is_some());
+        self.unseen.insert(place, gap);
+    }
+
+    /// Everything was in order at `well`, as is found at `now`.
+    fn find_well(&mut self, well: SystemTime, now: SystemTime, tell: &dyn Fn(Event)) {
+        self.well = well;
         self.obstacle = None;
         self.was_attached_anew = false;
         if let Some(gap) = self.gap() {
-            gap.to = Some(SystemTime::now());
+            gap.to = Some(now);
             let gap = gap.clone();
             tell(Event::Back(gap));
         }
@@ -301,7 +374,10 @@ impl Shared {
             return false;
         }
         let Running { interfaces, builder, .. } = &mut *running;
-        for attached in interfaces {
+        let named: Vec<Named> = interfaces.iter().filter_map(Attached::named).collect();
+        // First: an interface that has returned must be excluded before it is captured by its own sockets.
+        interfaces.iter_mut().for_each(|attached| attached.look_at_all(self, builder, &named));
+        for attached in interfaces.iter_mut().filter(|attached| attached.all.is_none()) {
             if let Err(failure) = attached.look(self, builder, changes) {
                 self.fail(attached.index, failure);
             }
@@ -321,8 +397,28 @@ impl Shared {
 }
 
 impl Attached {
+    /// The interface, if it is one that the capture names.
+    fn named(&self) -> Option<Named> {
+        let (name, index) = (self.watched.name.clone(), self.target.device.index);
+        self.all.is_none().then_some(Named { name, index })
+    }
+
+    /// Checks the interfaces that it stands for, if these are all.
+    fn look_at_all(&mut self, shared: &Shared, builder: &CaptureBuilder, named: &[Named]) {
+        let (Some(all), Some(Attachment::All(attachment))) = (&mut self.all, &mut self.attachment) else {
+            return;
+        };
+        all.look(attachment, (&self.target, self.geometry, self.index), shared, builder, named);
+        if self.watched.is_time_to_count() {
+            self.count(shared);
+        }
+    }
+
     /// The last look, before receiving ends.
     pub(super) fn look_at_end(&mut self, shared: &Shared) {
+        if let (Some(all), Some(Attachment::All(attachment))) = (&mut self.all, &self.attachment) {
+            return all.look_at_end(attachment);
+        }
         let Some(events) = shared.events.as_deref() else { return };
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
@@ -395,13 +491,19 @@ impl Attached {
         };
         match state {
             State::Unwell(reason, obstacle) => self.watched.lose(reason, obstacle, &tell),
-            State::Well => self.watched.find_well(now, &tell),
+            State::Well => self.watched.find_well(now, SystemTime::now(), &tell),
             State::Unsure => {}
         }
         if self.watched.is_time_to_count() {
-            self.count(shared, builder);
+            self.count(shared);
+            self.notice_own_frames(builder);
         }
-        if self.watched.is_on_loan && (changes.host || self.watched.not_handed_back.is_some()) {
+        let is_doubtful = || {
+            changes.host
+                || self.watched.not_handed_back.is_some()
+                || self.target.device.has_silent_contradiction()
+        };
+        if self.watched.is_on_loan && is_doubtful() {
             self.mind_host(shared, builder);
         }
         Ok(())
@@ -422,25 +524,34 @@ impl Attached {
 
     /// Accumulates counters of few bits, even if they are not read; and stores the device's drops, which a removed
     /// device no longer reports.
-    fn count(&mut self, shared: &Shared, builder: &CaptureBuilder) {
+    fn count(&mut self, shared: &Shared) {
         shared.rings_of(self.index).for_each(|(_, ring)| ring.keep_count());
         if let Some(unplaced) = &self.unplaced {
             unplaced.count();
         }
         // The drops are not read if a ledger has just read them.
-        if builder.reattach && self.watched.gap().is_none() && self.drops_read.elapsed() >= COUNT_PERIOD {
-            let _stored_in_drops_seen = self.device_drops();
+        if self.watched.gap().is_none() && self.drops_read.elapsed() >= COUNT_PERIOD {
+            let _stored = self.device_drops();
+        }
+        self.compare(shared);
+    }
+
+    /// Tells once that frames are addressed to a dedicated interface itself.
+    fn notice_own_frames(&mut self, builder: &CaptureBuilder) {
+        if self.watched.is_on_loan && !self.watched.has_own_frames && self.own_frames() > 0 {
+            self.watched.has_own_frames = true;
+            builder.tell(&Event::OwnFrames { interface: self.watched.name.clone() });
         }
     }
 
-    /// Returns the interface to the host if the host has begun to use it. What prevents it is told once; each look tries
-    /// again.
+    /// Returns the interface to the host if something contradicts its mark, or the mark is gone. What prevents it is told
+    /// once; each look tries again.
     fn mind_host(&mut self, shared: &Shared, builder: &CaptureBuilder) {
         let before = self.watched.not_handed_back.take();
         let Ok(device) = Device::find(&self.target.device.name) else { return };
-        let Some(reason) = device.carries_host_traffic().filter(|reason| *reason != Reason::Down) else {
-            return;
-        };
+        let not_dedicated = (device.mark != Mark::Dedicated).then_some(Reason::NotDedicated);
+        let reason = device.contradictions().into_iter().next().or(not_dedicated);
+        let Some(reason) = reason else { return };
         if device.index != self.target.device.index {
             return;
         }
@@ -466,10 +577,13 @@ impl Attached {
 
     /// Whether the device, if it is on a bus, still delivers its packets.
     fn feel_pulse(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) -> State {
-        let Some(vital) = &self.watched.vital else { return State::Well };
+        if self.watched.vital.is_none() {
+            return State::Well;
+        }
         let now = Instant::now();
         let packets = self.packets_seen(shared);
-        let is_idle = std::mem::replace(&mut self.watched.packets, packets) == packets;
+        let is_idle = self.watched.is_idle(packets, SystemTime::now());
+        let Some(vital) = &self.watched.vital else { return State::Well };
         let asks = is_idle && self.can_ask();
         let interrupts = asks.then(|| vital.interrupts()).flatten();
         let was_reset = vital.was_reset();
@@ -479,7 +593,7 @@ impl Attached {
             self.watched.pulse.ask(now);
         }
         if life == Life::Alive && self.counts_all() {
-            life = self.compare(packets, now);
+            life = self.compare_pulse(packets, now);
         }
         match life {
             Life::Alive => State::Well,
@@ -498,7 +612,7 @@ impl Attached {
 
     /// Whether the packets that the device counts reach the rings. In a gap this is checked at each look, so that the
     /// gap ends when packets arrive and not before.
-    fn compare(&mut self, packets: u64, now: Instant) -> Life {
+    fn compare_pulse(&mut self, packets: u64, now: Instant) -> Life {
         let known = self.watched.pulse.bypass(packets, now);
         let resumes = self.watched.gap().is_some() && known == Life::Alive;
         if !resumes && self.watched.counted.elapsed() < COUNT_PERIOD {
@@ -638,10 +752,12 @@ impl Attached {
             Ok(()) => {
                 self.begin_counting(&device);
                 self.watched.begin_on(&device);
+
                 // There may be more queues than rings.
                 let rx_queues = device.rx_queues.min(self.target.device.rx_queues);
                 self.target.device = device;
                 self.target.device.rx_queues = rx_queues;
+                self.begin_comparison(shared);
                 Ok(State::Well)
             }
             Err(error) => removed(Some(causes(&error))),
@@ -713,21 +829,25 @@ impl Attached {
         reason: &Reason,
     ) -> Result<(), OpenError> {
         let Some(Attachment::Xdp(before)) = &mut self.attachment else { return Ok(()) };
-        let pass = before.prepare_to_pass()?;
+        let turn = before.prepare_to_pass()?;
         let filter = self.target.compile_filter()?;
         let (first, index) = (shared.group.rings().len(), self.index);
         let way =
             Way::Packet { spread: Spread::Flows { rings: self.rings_on_return }, direction: Direction::In };
         let target = Target { device: device.clone(), way, ..self.target.clone() };
+        // Before the first packet can arrive that takes so long.
+        shared.allow_delay(builder.packet_delay());
         let settings = builder.ring_settings(&target, filter, self.geometry, (index, first));
         let opened = builder.open_packet(&target, settings, &mut self.standby)?;
         // Packets that pass wait in the new rings until workers find them.
-        before.let_pass(pass)?;
+        before.let_pass(&turn)?;
         if let Some(Attachment::Xdp(before)) = self.attachment.replace(opened.attachment) {
             self.former = Some(before);
         }
         self.target.way = target.way;
-        (self.watched.is_on_loan, self.was_handed_back) = (false, true);
+        self.watched.change_engine();
+        self.was_handed_back = true;
+        self.comparison.give_up(&self.watched.name, "the engine changed");
         opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))?;
         let (interface, reason) = (self.watched.name.clone(), reason.to_string());
         builder.tell(&Event::HandedBack { interface, reason });
@@ -739,7 +859,7 @@ impl Attached {
 mod tests {
     use super::*;
 
-    fn watched(on_bus: bool) -> Watched {
+    pub(crate) fn watched(on_bus: bool) -> Watched {
         Watched {
             well: SystemTime::now(),
             counted: Instant::now(),
@@ -754,11 +874,16 @@ mod tests {
             vital: on_bus.then(Vital::default),
             pulse: Pulse::default(),
             packets: 0,
+            last_packet: None,
+            felt: SystemTime::now(),
+            began: SystemTime::now(),
+            shows_no_life: false,
             was_attached_anew: false,
+            has_own_frames: false,
         }
     }
 
-    fn glance(carrier: bool, losses: u32) -> Glance {
+    pub(crate) fn glance(carrier: bool, losses: u32) -> Glance {
         let carrier_losses = Some(losses);
         let (name, attached_xdp) = ("eth7".to_owned(), Vec::new());
         Glance { name, up: true, carrier, carrier_losses, mtu: 1500, attached_xdp, rx_queues: None }
@@ -792,6 +917,20 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_was_asked_owes_no_answer_after_a_hand_back() {
+        let mut watched = watched(true);
+        let began = Instant::now();
+        let signs = |packets| Signs { packets, interrupts: Some(5), was_reset: false };
+        // It delivered packets, and was asked when it was idle.
+        [0, 3, 3].into_iter().for_each(|packets| _ = watched.pulse.feel(signs(packets), began));
+        watched.pulse.ask(began);
+        let later = began + Duration::from_secs(9);
+        assert!(matches!(watched.pulse.clone().feel(signs(3), later), Life::Silent(..)));
+        watched.change_engine();
+        assert_eq!(watched.pulse.feel(signs(3), later), Life::Alive);
+    }
+
+    #[test]
     fn a_silence_that_is_found_late_is_a_gap_from_its_beginning() {
         let mut watched = watched(true);
         let told = std::cell::RefCell::new(Vec::new());
@@ -802,7 +941,7 @@ mod tests {
         watched.lose_since(well, UnseenReason::Silent, None, &tell);
         assert_eq!(watched.unseen().len(), 1);
         assert_eq!((watched.unseen()[0].from, watched.unseen()[0].to), (from, None));
-        watched.find_well(SystemTime::now(), &tell);
+        watched.find_well(SystemTime::now(), SystemTime::now(), &tell);
         assert!(watched.unseen()[0].to.is_some() && watched.unseen_now().is_none());
         assert_eq!(told.borrow().len(), 2, "{:?}", told.borrow());
     }

@@ -109,14 +109,18 @@ impl Alarm {
         Arc::clone(&self.bell)
     }
 
-    /// Waits for at most `longest`; returns whether something woke it.
-    fn wait(&self, longest: Duration) -> Result<bool, Errno> {
+    /// Waits for at most `longest`; returns what woke it.
+    fn wait(&self, longest: Duration) -> Result<Woken, Errno> {
         let mut events = [MaybeUninit::<epoll::Event>::uninit(); 1];
         let timeout =
             Timespec { tv_sec: longest.as_secs() as i64, tv_nsec: i64::from(longest.subsec_nanos()) };
         let woken = match epoll::wait(&*self.epoll, &mut events, Some(&timeout)) {
-            Ok((ready, _)) => !ready.is_empty(),
-            Err(Errno::INTR) => true,
+            Ok((ready, _)) => match ready.first().map(|event| event.flags) {
+                None => Woken::Timeout,
+                Some(flags) if flags.contains(epoll::EventFlags::ERR) => Woken::SocketError,
+                Some(_) => Woken::Packets,
+            },
+            Err(Errno::INTR) => Woken::Packets,
             Err(errno) => return Err(errno),
         };
         self.silence();
@@ -127,6 +131,17 @@ impl Alarm {
     fn silence(&self) {
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
     }
+}
+
+/// What ends a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// The time is over.
+    Timeout,
+    /// Packets, a buddy, or a signal.
+    Packets,
+    /// The error of a socket, which wakes until it is read: its interface was set down or removed.
+    SocketError,
 }
 
 /// Wakes the worker that sleeps at `epoll` when `descriptor` is readable.
@@ -270,6 +285,11 @@ impl Worker {
         // a worker that needed help before.
         self.alarm.silence();
         self.shared.group.set_asleep(self.index, true);
+        if self.checked.elapsed() >= LOOK_ROUND {
+            self.checked = Instant::now();
+            // Only resets errors, which would wake the caller forever. It learns otherwise that an interface is gone.
+            self.shared.group.home(self.index).for_each(|ring| _ = ring.is_gone());
+        }
         self.ask()
     }
 
@@ -352,20 +372,22 @@ impl Worker {
                 }
                 let failed =
                     |errno: Errno| CaptureError::System { action: "wait for packets", source: errno.into() };
-                if !self.alarm.wait(time.min(longest)).map_err(failed)? {
+                match self.alarm.wait(time.min(longest)).map_err(failed)? {
                     // No packets arrived: a short sleep would only be another wake-up.
-                    self.waiting.skip_sleeps();
+                    Woken::Timeout => self.waiting.skip_sleeps(),
+                    Woken::Packets => {}
+                    Woken::SocketError => self.check_rings()?,
                 }
             }
         }
         Ok(())
     }
 
+    /// Looks whether the interfaces of the home rings exist, which also resets the errors of their sockets.
     fn check_rings(&self) -> Result<(), CaptureError> {
-        if self.shared.waits_for_interfaces {
-            return Ok(());
-        }
-        match self.shared.group.home(self.index).find(|ring| ring.is_gone()) {
+        // All of them, even if the first one is gone.
+        let gone = self.shared.group.home(self.index).filter(|ring| ring.is_gone()).last();
+        match gone.filter(|_| !self.shared.waits_for_interfaces) {
             Some(ring) => {
                 Err(CaptureError::InterfaceGone { interface: ring.identity().name.interface.clone() })
             }

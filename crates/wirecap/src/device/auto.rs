@@ -1,10 +1,11 @@
 //! The selection of `--engine auto` for an interface.
 //!
-//! The engine `xdp` takes frames from the host. It is selected only if the host does not use the interface.
+//! The engine `xdp` takes frames from the host, and no list of a host's uses is complete. So it is selected only on an
+//! interface that the operator has dedicated to capturing, and only if nothing visible contradicts that.
 
 use std::fmt;
 
-use super::{Address, Device, Mac, Route, Upper};
+use super::{Address, Device, Mac, Mark, Route, Upper};
 
 /// Why an interface's traffic must not be taken from the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +22,22 @@ pub enum Reason {
     /// It also receives frames for this hardware address: it is used by an interface that is not visible here, such as
     /// a container's macvlan in another network namespace.
     OtherMac(Mac),
+    /// A tc filter handles its frames (qdisc `clsact` or `ingress`).
+    TcFilter,
+    /// A tcx program handles its frames.
+    Tcx,
+    /// A netfilter hook handles its frames: a chain or flow table of nftables on a device.
+    Netfilter,
+    /// An XDP program that is not a capture's handles its frames.
+    ForeignXdp,
+    /// So many packet sockets of other processes receive on it.
+    PacketSockets(usize),
+    /// It is a bond or team: the kernel receives its frames on its ports.
+    Controller(&'static str),
+    /// Its link layer, an `ARPHRD_` number, is not Ethernet.
+    NotEthernet(u16),
+    /// The operator has not dedicated it to capturing.
+    NotDedicated,
     /// It is down: its future use is unknown.
     Down,
 }
@@ -38,6 +55,21 @@ impl fmt::Display for Reason {
                     "it also receives frames for {mac}, perhaps of a macvlan in another network namespace"
                 )
             }
+            Self::TcFilter => f.write_str("a tc filter handles its frames"),
+            Self::Tcx => f.write_str("a tcx program handles its frames"),
+            Self::Netfilter => f.write_str("a netfilter hook handles its frames"),
+            Self::ForeignXdp => f.write_str("an XDP program of another program handles its frames"),
+            Self::PacketSockets(1) => {
+                f.write_str("a packet socket of another process receives on it, as a DHCP client's does")
+            }
+            Self::PacketSockets(count) => {
+                write!(f, "{count} packet sockets of other processes receive on it, as a DHCP client's does")
+            }
+            Self::Controller(kind) => write!(f, "it is a {kind}, whose ports receive its frames"),
+            Self::NotEthernet(link_type) => {
+                write!(f, "its link layer (type {link_type}) is not Ethernet")
+            }
+            Self::NotDedicated => f.write_str("it is not dedicated to capturing"),
             Self::Down => f.write_str("it is down"),
         }
     }
@@ -95,37 +127,89 @@ pub struct Choice {
     pub why: String,
 }
 
+/// The kinds of interfaces whose frames the kernel receives on their ports: an AF_XDP socket on such an interface gets none.
+const CONTROLLERS: [&str; 2] = ["bond", "team"];
+
+#[cfg(sabotage)]
+fn is_ignored(reason: &Reason) -> bool {
+    use crate::sabotage::is;
+    match reason {
+        Reason::Address(_) => is("auto-ignores-an-address"),
+        Reason::Route(_) => is("auto-ignores-a-route"),
+        Reason::Upper(_) => is("auto-ignores-an-upper-device"),
+        Reason::TcFilter => is("auto-ignores-a-tc-filter"),
+        Reason::Tcx => is("auto-ignores-tcx"),
+        Reason::Netfilter => is("auto-ignores-netfilter"),
+        Reason::ForeignXdp => is("auto-ignores-another-xdp-program"),
+        Reason::Controller(_) => is("auto-ignores-a-bond"),
+        _ => false,
+    }
+}
+
 impl Device {
-    /// Why this interface's frames must not be taken from the host; `None` if it carries none of the host's traffic: it
-    /// is up, and has only an automatic address, no route and no upper device.
+    /// Whether the host visibly uses this interface: it has an address that is not automatic, a route or an upper device, or is
+    /// down, so that its use is unknown. `None` is no proof that the host does not use it.
     pub fn carries_host_traffic(&self) -> Option<Reason> {
-        let loopback = || self.is_loopback().then_some(Reason::Loopback);
-        let address = || self.addresses.iter().find(|address| !address.is_automatic());
-        let route = || self.routes.default.first().or(self.routes.first.first());
-        loopback()
-            .or_else(|| address().copied().map(Reason::Address))
-            .or_else(|| route().copied().map(Reason::Route))
-            .or_else(|| self.uppers.first().cloned().map(Reason::Upper))
-            .or_else(|| self.other_macs.first().copied().map(Reason::OtherMac))
-            .or_else(|| (!self.up).then_some(Reason::Down))
+        self.uses().next().or_else(|| (!self.up).then_some(Reason::Down))
     }
 
-    /// The engine that `--engine auto` selects for this interface.
+    /// Everything visible that contradicts a [mark](Self::mark), in the order of importance. Hooks are looked for on
+    /// dedicated interfaces only, unless [`look_for_hooks`](Self::look_for_hooks) was called.
+    pub fn contradictions(&self) -> Vec<Reason> {
+        let controller = self.is_controller().map(Reason::Controller);
+        let link_layer = !self.is_ethernet() && !self.is_loopback();
+        let hooks = self.hooks.clone().unwrap_or_default();
+        let sockets = self.packet_listeners;
+        let others = [
+            controller,
+            link_layer.then_some(Reason::NotEthernet(self.link_type)),
+            hooks.tc.then_some(Reason::TcFilter),
+            hooks.tcx.then_some(Reason::Tcx),
+            hooks.netfilter.then_some(Reason::Netfilter),
+            self.has_foreign_xdp.then_some(Reason::ForeignXdp),
+            (sockets > 0).then_some(Reason::PacketSockets(sockets)),
+        ];
+        let found = self.uses().chain(others.into_iter().flatten());
+        #[cfg(sabotage)]
+        let found = found.filter(|reason| !is_ignored(reason));
+        found.collect()
+    }
+
+    /// The visible uses of this interface by the host's stack.
+    fn uses(&self) -> impl Iterator<Item = Reason> {
+        let address = self.addresses.iter().find(|address| !address.is_automatic());
+        let route = self.routes.default.first().or(self.routes.first.first());
+        [
+            self.is_loopback().then_some(Reason::Loopback),
+            address.copied().map(Reason::Address),
+            route.copied().map(Reason::Route),
+            self.uppers.first().cloned().map(Reason::Upper),
+            self.other_macs.first().copied().map(Reason::OtherMac),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The kind of this interface, if the kernel receives its frames on its ports.
+    pub fn is_controller(&self) -> Option<&'static str> {
+        CONTROLLERS.into_iter().find(|kind| self.kind.as_deref() == Some(kind))
+    }
+
+    /// The engine that `--engine auto` selects for this interface: `xdp` if the operator has dedicated it to capturing and
+    /// nothing visible contradicts that, otherwise `packet`.
     pub fn choose_engine(&self) -> Choice {
-        if let Some(reason) = self.carries_host_traffic() {
-            return Choice { engine: ChosenEngine::Packet, why: reason.to_string() };
+        #[cfg(sabotage)]
+        if crate::sabotage::is("auto-ignores-the-mark") && self.mark != Mark::Dedicated {
+            let why = String::new();
+            return Choice { engine: ChosenEngine::Xdp(None), why };
         }
-        if self.packet_listeners > 0 {
-            let (count, noun) = match self.packet_listeners {
-                1 => ("a".to_owned(), "socket of another process receives"),
-                count => (count.to_string(), "sockets of other processes receive"),
-            };
-            let why = format!("{count} packet {noun} on it, as a DHCP client's does");
-            return Choice { engine: ChosenEngine::Packet, why };
-        }
-        if !self.is_ethernet() {
-            let why = format!("its link layer (type {}) is not Ethernet", self.link_type);
-            return Choice { engine: ChosenEngine::Packet, why };
+        let packet = |why| Choice { engine: ChosenEngine::Packet, why };
+        let contradiction = self.contradictions().into_iter().next();
+        match (&self.mark, contradiction) {
+            (Mark::Dedicated, None) => {}
+            (Mark::Dedicated, Some(reason)) => return packet(format!("it is dedicated, but {reason}")),
+            (_, Some(reason)) => return packet(reason.to_string()),
+            (mark, None) => return packet(self.why_not_dedicated(mark)),
         }
         let rung = self.xdp.map(|support| support.expected_rung());
         let driver = self.driver.as_deref().unwrap_or("its driver");
@@ -135,6 +219,23 @@ impl Device {
             Some(Rung::Generic) => format!("{driver} has no native XDP"),
             None => format!("this kernel does not report the XDP features of {driver}"),
         };
-        Choice { engine: ChosenEngine::Xdp(rung), why: format!("the host does not use it; {ability}") }
+        let unknown = self.hooks.as_ref().map(|hooks| hooks.unknown.as_slice()).unwrap_or_default();
+        let unknown = match unknown {
+            [] => String::new(),
+            unknown => format!("; not known: {}", unknown.join(", ")),
+        };
+        Choice { engine: ChosenEngine::Xdp(rung), why: format!("dedicated; {ability}{unknown}") }
+    }
+
+    /// The mark's fault, and the command that dedicates the interface.
+    fn why_not_dedicated(&self, mark: &Mark) -> String {
+        let name = &self.name;
+        match mark {
+            Mark::OtherAddress(address) => {
+                format!("not dedicated: its mark is of another device ({address}); wirecap dedicate {name}")
+            }
+            Mark::Ignored(why) => format!("not dedicated: {why}"),
+            Mark::Missing | Mark::Dedicated => format!("not dedicated: wirecap dedicate {name}"),
+        }
     }
 }

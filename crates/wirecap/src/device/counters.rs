@@ -41,10 +41,16 @@ pub enum DropSource {
 
 impl DeviceCounters {
     /// The number of frames that the device dropped since `earlier`; `None` if it does not report them, or if the two
-    /// counts have different sources and cannot be compared.
+    /// counts have different sources and cannot be compared. 0 if the counter went backwards because it was reset.
     pub fn dropped_since(&self, earlier: &Self) -> Option<u64> {
         let comparable = self.source == earlier.source;
         self.dropped.zip(earlier.dropped).filter(|_| comparable).map(|(now, then)| now.saturating_sub(then))
+    }
+
+    /// Whether the counter was reset since `earlier`. A veth's own count is an estimate, and may shrink by itself.
+    pub(crate) fn went_back_since(&self, earlier: &Self) -> bool {
+        let comparable = self.source == earlier.source && self.source != DropSource::VethReceiver;
+        comparable && self.dropped.zip(earlier.dropped).is_some_and(|(now, then)| now < then)
     }
 }
 
@@ -115,7 +121,7 @@ impl Device {
         Ok(DeviceCounters { dropped: without_the_sockets(all, by_sockets)?, source })
     }
 
-    fn link_now(&self, netlink: &mut Netlink) -> io::Result<(Link, LinkStatistics)> {
+    pub(super) fn link_now(&self, netlink: &mut Netlink) -> io::Result<(Link, LinkStatistics)> {
         let payload = link::link_payload(netlink, self.index, true)?;
         let parse = |payload: Vec<u8>| Link::parse(&payload).zip(LinkStatistics::parse(&payload));
         payload.and_then(parse).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))

@@ -14,13 +14,15 @@ enum Counter {
     Missed,
     /// The link's `rx_fifo_errors`.
     Fifo,
+    /// The link's `rx_length_errors`: frames shorter or longer than the device accepts, with a correct checksum.
+    Length,
     /// The driver's own statistic of this name, blanks around it aside; the sum of all of this name.
     Own(&'static str),
     /// The same, if the driver has it: it was added later, or only some devices have it.
     OwnIfAny(&'static str),
 }
 
-use Counter::{Fifo, Missed, Own, OwnIfAny};
+use Counter::{Fifo, Length, Missed, Own, OwnIfAny};
 
 /// The counters of a driver for its device's losses.
 #[derive(Debug)]
@@ -41,10 +43,11 @@ const ROWS: &[Row] = &[
     Row { driver: "igb", counters: &[Fifo] },
     // ethernet/intel/igc/igc_main.c igc_update_stats
     Row { driver: "igc", counters: &[Fifo] },
+    // The device discards frames that are longer than the MTU permits (ROC) or too short (RUC).
     // ethernet/intel/e1000e/netdev.c e1000e_update_stats
-    Row { driver: "e1000e", counters: &[Missed] },
+    Row { driver: "e1000e", counters: &[Missed, Length] },
     // ethernet/intel/e1000/e1000_main.c e1000_update_stats
-    Row { driver: "e1000", counters: &[Missed] },
+    Row { driver: "e1000", counters: &[Missed, Length] },
     // RDPC moved from `rx_dropped` to `rx_missed_errors` when other discards got the former name. The link's `rx_dropped` has
     // the host's own drops as well, the driver's statistic has not.
     // ethernet/intel/i40e/i40e_main.c i40e_update_vsi_stats, i40e_ethtool.c
@@ -90,6 +93,7 @@ impl Row {
         let count = |counter: &Counter| match counter {
             Missed => Some(link.rx_missed_errors),
             Fifo => Some(link.rx_fifo_errors),
+            Length => Some(link.rx_length_errors),
             Own(name) => sum(name),
             OwnIfAny(name) => Some(sum(name).unwrap_or(0)),
         };
@@ -119,11 +123,14 @@ mod tests {
     const LINK: LinkStatistics = LinkStatistics {
         rx_packets: 1 << 20,
         rx_dropped: 1000,
-        rx_length_errors: 0,
+        rx_length_errors: 50,
         rx_crc_errors: 0,
         rx_over_errors: 0,
         rx_fifo_errors: 30,
         rx_missed_errors: 7,
+        tx_packets: 0,
+        tx_errors: 0,
+        tx_dropped: 0,
     };
 
     #[test]
@@ -137,6 +144,8 @@ mod tests {
             ("mlx5_core", include_str!("records/mlx5_core"), 1_043_502 + 88),
             ("vmxnet3", include_str!("records/vmxnet3"), 17 + 4 + 3),
             ("bnxt_en", "", 7),
+            ("e1000e", "", 7 + 50),
+            ("e1000", "", 7 + 50),
             ("qede", include_str!("records/qede"), 30 + 512 + 3),
             ("qede", "", 30),
         ];

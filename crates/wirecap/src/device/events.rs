@@ -5,16 +5,17 @@ use std::os::fd::BorrowedFd;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{RecvFlags, bind, recv};
+use rustix::net::{RecvFlags, recv};
 
 use super::link::Link;
 use super::netlink::{Messages, Netlink};
 
-/// The host's addresses and routes, of both families.
-const HOST_GROUPS: u32 =
-    (libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV4_ROUTE | libc::RTMGRP_IPV6_IFADDR | libc::RTMGRP_IPV6_ROUTE)
-        as u32;
+/// The host's addresses and routes, of both families, and its tc filters.
+const HOST_GROUPS: u32 = (libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV6_ROUTE
+    | libc::RTMGRP_TC) as u32;
 /// The maximum length of a notification, which describes one interface.
 const NEWS_BYTES: usize = 1 << 16;
 
@@ -25,7 +26,7 @@ pub(crate) enum News {
     Link { index: u32, up: bool },
     /// The interface of this index was removed.
     Removed { index: u32 },
-    /// Some address or route.
+    /// Some address, route or tc filter.
     Host,
     /// The kernel dropped notifications: interfaces may have gone down and come back.
     Overrun,
@@ -41,12 +42,8 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new() -> io::Result<Self> {
-        let subscribed = |groups| -> io::Result<Netlink> {
-            let netlink = Netlink::route()?;
-            bind(netlink.socket(), &SocketAddrNetlink::new(0, groups))?;
-            Ok(netlink)
-        };
-        Ok(Self { links: subscribed(libc::RTMGRP_LINK as u32)?, host: subscribed(HOST_GROUPS)? })
+        let links = Netlink::notified(libc::RTMGRP_LINK as u32)?;
+        Ok(Self { links, host: Netlink::notified(HOST_GROUPS)? })
     }
 
     /// Readable when there are notifications.

@@ -7,6 +7,8 @@ use super::netlink::{Attributes, Netlink, Payload, u32_at, u64_at};
 use super::xdp::{self, AttachedXdp};
 
 const HEADER_BYTES: usize = 16;
+/// Missing from libc on some targets.
+const IFLA_PERM_ADDRESS: u16 = 54;
 
 /// One interface, as `RTM_NEWLINK` describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,8 @@ pub(super) struct Link {
     pub(super) flags: u32,
     pub(super) link_type: u16,
     pub(super) mac: Option<Mac>,
+    /// The address of the hardware, which `ip link set address` does not change.
+    pub(super) permanent_mac: Option<Mac>,
     pub(super) mtu: u32,
     pub(super) operational_state: u8,
     pub(super) carrier: bool,
@@ -41,6 +45,7 @@ impl Link {
             flags: u32_at(header, 8)?,
             link_type: u16::from_ne_bytes([header[2], header[3]]),
             mac: attributes.bytes(libc::IFLA_ADDRESS).and_then(Mac::from_bytes),
+            permanent_mac: attributes.bytes(IFLA_PERM_ADDRESS).and_then(Mac::from_bytes),
             mtu: attributes.u32(libc::IFLA_MTU).unwrap_or(0),
             operational_state: attributes.u8(libc::IFLA_OPERSTATE).unwrap_or(0),
             carrier: attributes.u8(libc::IFLA_CARRIER) == Some(1),
@@ -63,7 +68,7 @@ impl Link {
     }
 }
 
-/// The counters of an interface for frames lost on reception (`struct rtnl_link_stats64`).
+/// Counters of an interface, most of them for frames lost on reception (`struct rtnl_link_stats64`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LinkStatistics {
     pub(super) rx_packets: u64,
@@ -73,6 +78,9 @@ pub(super) struct LinkStatistics {
     pub(super) rx_over_errors: u64,
     pub(super) rx_fifo_errors: u64,
     pub(super) rx_missed_errors: u64,
+    pub(super) tx_packets: u64,
+    pub(super) tx_errors: u64,
+    pub(super) tx_dropped: u64,
 }
 
 impl LinkStatistics {
@@ -89,7 +97,15 @@ impl LinkStatistics {
             rx_over_errors: counter(11)?,
             rx_fifo_errors: counter(14)?,
             rx_missed_errors: counter(15)?,
+            tx_packets: counter(1)?,
+            tx_errors: counter(5)?,
+            tx_dropped: counter(7)?,
         })
+    }
+
+    /// Packets that the host handed to the device to be sent, as far as they are counted.
+    pub(super) fn sent(&self) -> u64 {
+        self.tx_packets.wrapping_add(self.tx_errors).wrapping_add(self.tx_dropped)
     }
 }
 
@@ -212,6 +228,9 @@ mod tests {
             rx_over_errors: 11,
             rx_fifo_errors: 14,
             rx_missed_errors: 15,
+            tx_packets: 1,
+            tx_errors: 5,
+            tx_dropped: 7,
         };
         assert_eq!(statistics, expected);
     }

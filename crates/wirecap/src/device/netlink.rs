@@ -11,9 +11,10 @@ use netlink_packet_core::{
     DefaultNla, Emitable, ErrorBuffer, NLM_F_DUMP, NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
 };
 use rustix::buffer::spare_capacity;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use rustix::net::{RecvFlags, SendFlags};
 
-use crate::sys;
+use crate::sys::netlink::{netlink_socket, open_netfilter_socket};
+use crate::sys::opener::Inquiry;
 
 const NLMSG_NOOP: u16 = libc::NLMSG_NOOP as u16;
 const NLMSG_ERROR: u16 = libc::NLMSG_ERROR as u16;
@@ -67,28 +68,31 @@ impl Payload {
 impl Netlink {
     /// Opens a connection to the routing tables and interfaces.
     pub(super) fn route() -> io::Result<Self> {
-        Self::open(None)
+        Self::open(Inquiry::Route { groups: 0 })
     }
 
     /// Opens a connection to the generic families.
     pub(super) fn generic() -> io::Result<Self> {
-        Self::open(Some(netlink::GENERIC))
+        Self::open(Inquiry::Generic)
     }
 
     /// Opens a connection to the lists of sockets.
     pub(super) fn sockets() -> io::Result<Self> {
-        Self::open(Some(netlink::SOCK_DIAG))
+        Self::open(Inquiry::Sockets)
     }
 
-    fn open(protocol: Option<rustix::net::Protocol>) -> io::Result<Self> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::NETLINK,
-            SocketType::RAW,
-            SocketFlags::CLOEXEC,
-            protocol,
-        )?;
-        // A kernel without this filter sends more than requested; the caller checks again.
-        let _ = sys::netlink::set_strict_checking(socket.as_fd());
+    /// Opens a connection that also receives the notifications of these groups.
+    pub(super) fn notified(groups: u32) -> io::Result<Self> {
+        Self::open(Inquiry::Route { groups })
+    }
+
+    /// Opens a connection to netfilter with the privileges of this process.
+    pub(super) fn netfilter() -> io::Result<Self> {
+        Ok(Self { socket: open_netfilter_socket()?, sequence: 0 })
+    }
+
+    fn open(inquiry: Inquiry) -> io::Result<Self> {
+        let socket = netlink_socket(inquiry)?;
         Ok(Self { socket, sequence: 0 })
     }
 

@@ -20,6 +20,9 @@ pub struct Offloads {
     pub gso: bool,
     /// The hardware removes VLAN tags of received frames (`rxvlan off`).
     pub rx_vlan: bool,
+    /// The hardware inserts VLAN tags into sent frames (`txvlan off tx-vlan-stag-hw-insert off`). On a veth they travel
+    /// beside the frames.
+    pub tx_vlan: bool,
     /// The hardware fills in checksums of sent frames, after a capture has seen them (`tx off`). On a virtual
     /// device they are never filled in.
     pub tx_checksum: bool,
@@ -40,6 +43,7 @@ impl Offloads {
             tso: any(|name| name.starts_with("tx-tcp") && name.ends_with("segmentation")),
             gso: any(|name| name == "tx-generic-segmentation"),
             rx_vlan: any(|name| matches!(name, "rx-vlan-hw-parse" | "rx-vlan-stag-hw-parse")),
+            tx_vlan: any(|name| matches!(name, "tx-vlan-hw-insert" | "tx-vlan-stag-hw-insert")),
             tx_checksum: any(|name| name.starts_with("tx-checksum-ip")),
         }
     }

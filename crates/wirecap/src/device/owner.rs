@@ -3,11 +3,15 @@
 use std::fmt;
 use std::fs;
 
+use serde::{Deserialize, Serialize};
+
+use wirecap_filter::capability::{self, CapabilitySet};
+
 use super::AttachedXdp;
 use crate::bpf::Program;
 
 /// An XDP program that is attached to an interface, and the process that holds it, as far as visible.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct XdpOwner {
     /// The program's name; reading it requires CAP_SYS_ADMIN.
@@ -33,7 +37,9 @@ impl AttachedXdp {
     pub fn owner(&self) -> Option<XdpOwner> {
         let info = Program::by_id(self.program_id).and_then(|program| program.info());
         let program = info.ok().map(|info| info.name).filter(|name| !name.is_empty());
-        let process = holding_process(self.program_id);
+        // Reading which files another process has open requires CAP_SYS_PTRACE.
+        let process = capability::with(CapabilitySet::SYS_PTRACE, || holding_process(self.program_id));
+        let process = process.ok().flatten();
         (program.is_some() || process.is_some()).then_some(XdpOwner { program, process })
     }
 }

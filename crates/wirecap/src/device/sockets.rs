@@ -2,6 +2,8 @@
 
 use std::io;
 
+use rustix::process::geteuid;
+
 use super::netlink::{Attributes, Netlink, Payload};
 
 /// `SOCK_DIAG_BY_FAMILY` (`linux/sock_diag.h`).
@@ -16,12 +18,23 @@ const SHOW: u32 = 0x01 | 0x40;
 const UNIX_DIAG_NAME: u16 = 0;
 const UNIX_DIAG_UID: u16 = 7;
 
+/// Part of the names of all claims of captures.
+pub(crate) const CLAIMS: &str = "wirecap/1";
+
 /// A socket that is bound to an abstract name (`unix(7)`), given without its leading zero.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct AbstractName {
     pub(crate) name: String,
     /// The user that the socket belongs to.
     pub(crate) user: u32,
+}
+
+/// Whether a capture of wirecap claims something of the interface of this index: then the XDP program there is its own.
+pub(super) fn has_capture(index: u32) -> bool {
+    let user = geteuid().as_raw();
+    let names = abstract_names(&format!("{CLAIMS}/{index}/"));
+    // If the kernel does not list the names, opening a capture finds out.
+    names.map_or(true, |names| names.iter().any(|name| name.user == 0 || name.user == user))
 }
 
 /// The abstract names in this network namespace that begin with `prefix`. The kernel goes through all sockets.

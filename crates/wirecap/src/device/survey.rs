@@ -3,12 +3,13 @@
 use std::io;
 
 use super::address::{self, Address, Routes};
+use super::hooks::Hooks;
 use super::link::{self, Link};
 use super::listeners::{PacketListener, packet_listeners};
 use super::netlink::Netlink;
 use super::offload::Offloads;
 use super::xdp::Netdev;
-use super::{Device, Mac, OperationalState, Upper};
+use super::{Device, Mac, Mark, OperationalState, Upper, sockets};
 use crate::sys;
 use crate::sys::ethtool::{Channels, Ethtool};
 
@@ -76,7 +77,12 @@ impl Survey {
         let addresses = self.addresses_on(link.index);
         let routes = address::routes(&mut self.netlink, link.index, &addresses)?;
         let other_macs = link::other_macs(&mut self.netlink, &link)?;
-        self.describe_with(link, Surroundings { addresses, routes, other_macs })
+        let mark = Mark::of(&link.name, link.permanent_mac.or(link.mac));
+        let hooks = (mark == Mark::Dedicated).then(|| Hooks::of(&mut self.netlink, link.index, &link.name));
+        let has_foreign_xdp = !link.attached_xdp.is_empty() && !sockets::has_capture(link.index);
+        let mut device = self.describe_with(link, Surroundings { addresses, routes, other_macs })?;
+        (device.mark, device.hooks, device.has_foreign_xdp) = (mark, hooks, has_foreign_xdp);
+        Ok(device)
     }
 
     fn describe_with(&mut self, link: Link, surroundings: Surroundings) -> io::Result<Device> {
@@ -100,6 +106,11 @@ impl Survey {
             offloads: Offloads::of(&ethtool).ok(),
             namespace: sys::netlink::namespace_cookie(self.netlink.socket()),
             uppers: self.uppers(&link),
+            ports: self.ports(&link),
+            has_foreign_xdp: false,
+            mark: Mark::Missing,
+            hooks: None,
+            permanent_mac: link.permanent_mac,
             packet_listeners: self.listeners.iter().filter(|listener| listener.index == link.index).count(),
             addresses,
             routes,
@@ -125,6 +136,11 @@ impl Survey {
         let is_upper = |other: &&Link| link.controller == Some(other.index) || link.carries(other);
         let upper = |other: &Link| Upper { name: other.name.clone(), kind: other.kind.clone() };
         self.links.iter().filter(is_upper).map(upper).collect()
+    }
+
+    fn ports(&self, link: &Link) -> Vec<String> {
+        let ports = self.links.iter().filter(|other| other.controller == Some(link.index));
+        ports.map(|port| port.name.clone()).collect()
     }
 }
 

@@ -56,6 +56,11 @@ impl Vital {
         self.answers
     }
 
+    /// Whether it publishes whether it was reset: a virtio device.
+    pub(crate) fn reports_resets(&self) -> bool {
+        self.status.is_some()
+    }
+
     /// Number of interrupts that it has sent so far. It may decrease when its driver requests other interrupts.
     pub(crate) fn interrupts(&self) -> Option<u64> {
         let numbers = fs::read_dir(self.folder.as_ref()?.join("msi_irqs")).ok()?;

@@ -34,7 +34,7 @@ impl Sift {
         path: &str,
     ) -> Result<(), FilterChangeError> {
         if let Some(request) = &self.request {
-            let filter = request.compile(link_type)?;
+            let filter = request.compile_for_file(link_type)?;
             let unsupported = |source| FilterChangeError::Unsupported { interface: path.to_owned(), source };
             self.filters.insert(interface, CompiledFilter::for_file(&filter).map_err(unsupported)?);
         }

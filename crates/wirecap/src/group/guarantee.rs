@@ -107,6 +107,10 @@ impl Guarantee {
 
     /// The share of a pool that is above T and usable.
     fn above_threshold(&self) -> f64 {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("guarantee-without-threshold") {
+            return 2.0 * self.usable;
+        }
         (1.0 - self.threshold) * self.usable
     }
 

@@ -16,15 +16,26 @@ pub struct Recorded {
     pub writer: u64,
     /// Packets that the writer accepted.
     pub written: u64,
+    /// Packets that a pipe's reader left when it closed the pipe: in the pipe, or captured later. They are not lost, because it
+    /// did not want them.
+    pub unread: u64,
     /// Packets that are complete in the file. For a pipe: packets written into it; its reader may have ended before it
     /// read them.
     pub in_file: u64,
+    /// Packets without a timestamp, because the NIC gave none; their time in the file is 0.
+    pub untimed: u64,
 }
 
 impl Recorded {
     /// Number of the `delivered` packets that should be in the file and are not.
     pub fn lost(&self, delivered: u64) -> u64 {
-        delivered.saturating_sub(self.surplus).saturating_sub(self.in_file)
+        delivered.saturating_sub(self.surplus + self.unread).saturating_sub(self.in_file)
+    }
+
+    /// The reader of the pipe has closed it, and wanted no more packets: all that it has not read are `unread`, except those
+    /// that the writer had to discard.
+    pub fn reader_left(&mut self, delivered: u64) {
+        self.unread += self.lost(delivered).saturating_sub(self.writer);
     }
 
     /// The rows of its table.
@@ -58,8 +69,23 @@ mod tests {
     }
 
     #[test]
+    fn what_a_reader_did_not_want_is_not_lost_but_what_the_writer_discarded_is() {
+        let mut recorded = Recorded { writer: 5, written: 60, in_file: 3, ..Recorded::default() };
+        recorded.reader_left(75);
+        assert_eq!((recorded.unread, recorded.lost(75)), (67, 5));
+    }
+
+    #[test]
     fn the_table_has_each_count_below_its_name() {
-        let recorded = Recorded { to: "a.pcapng".into(), surplus: 1, writer: 2, written: 3000, in_file: 4 };
+        let recorded = Recorded {
+            to: "a.pcapng".into(),
+            surplus: 1,
+            writer: 2,
+            written: 3000,
+            in_file: 4,
+            unread: 0,
+            untimed: 5,
+        };
         let [names, counts] = <[_; 2]>::try_from(recorded.rows(7)).unwrap();
         assert_eq!(names, ["recorded to", "delivered", "surplus", "writer", "written", "in file", "lost"]);
         assert_eq!(counts, ["a.pcapng", "7", "1", "2", "3,000", "4", "2"]);

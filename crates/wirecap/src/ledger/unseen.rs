@@ -41,8 +41,14 @@ pub enum UnseenReason {
     /// The device delivered nothing although it was not idle: it was reset without its driver, no longer sends
     /// interrupts, or counts packets that reach no ring.
     Silent,
+    /// It appeared during a capture of all interfaces, and no socket received its link type yet.
+    LinkType,
     /// The kernel's messages about the interface overflowed, or the kernel did not answer.
     Unwatched,
+    /// A counter of the device went backwards: drops before its reset are not known.
+    CountersReset,
+    /// No packet came before another event, and no counter tells whether the device was quiet or dead.
+    QuietOrDead,
 }
 
 impl fmt::Display for UnseenReason {
@@ -54,7 +60,10 @@ impl fmt::Display for UnseenReason {
             Self::Detached => "the capture's program was detached",
             Self::Queues => "receive queues appeared",
             Self::Silent => "its device was silent",
+            Self::LinkType => "no socket received its link type",
             Self::Unwatched => "its state is not known",
+            Self::CountersReset => "its counters were reset",
+            Self::QuietOrDead => "no counter tells which",
         })
     }
 }
@@ -69,7 +78,12 @@ impl Unseen {
 impl fmt::Display for Unseen {
     /// `eth1: not seen for 1.204 s from 1763811015.250: it was removed`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: not seen ", self.interface)?;
+        let what = match self.reason {
+            UnseenReason::CountersReset => "drops not known",
+            UnseenReason::QuietOrDead => "quiet or dead",
+            _ => "not seen",
+        };
+        write!(f, "{}: {what} ", self.interface)?;
         match self.duration() {
             Some(duration) => write!(f, "for {:.3} s", duration.as_secs_f64())?,
             None => f.write_str("until the end")?,
@@ -90,7 +104,15 @@ impl Serialize for Unseen {
     }
 }
 
-fn unix_seconds(time: SystemTime) -> f64 {
+/// The time of day (UTC) to the millisecond, for a person who reads it soon after: `03:12:07.250 UTC`.
+pub(super) fn clock_time(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, millis) = (since.as_secs() % 86_400, since.subsec_millis());
+    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{hours:02}:{minutes:02}:{seconds:02}.{millis:03} UTC")
+}
+
+pub(super) fn unix_seconds(time: SystemTime) -> f64 {
     time.duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as f64 / 1e6
 }
 
@@ -112,5 +134,10 @@ mod tests {
         assert_eq!(json, r#"{"interface":"eth1","from":1.5,"to":2.704,"reason":"removed"}"#);
         unseen.to = None;
         assert_eq!(unseen.to_string(), "eth1: not seen until the end from 1.500: it was removed");
+        unseen.reason = UnseenReason::CountersReset;
+        assert_eq!(
+            unseen.to_string(),
+            "eth1: drops not known until the end from 1.500: its counters were reset"
+        );
     }
 }

@@ -460,6 +460,15 @@ pub(crate) struct Labels {
     pub(crate) timestamps: bool,
     /// Their receive queue: the ring's number.
     pub(crate) by_queue: bool,
+    /// Their interfaces, by number.
+    pub(crate) numbered: bool,
+}
+
+impl Labels {
+    pub(crate) fn stamps(self) -> Stamps {
+        let Self { timestamps, by_queue, numbered } = self;
+        Stamps::Header { told: timestamps, by_queue, numbered }
+    }
 }
 
 /// The packets taken out of a block.
@@ -519,6 +528,11 @@ impl Taken<'_> {
         bad
     }
 
+    /// The packets, and what their addresses count from.
+    pub(crate) fn cells(&self) -> (NonNull<u8>, &[Descriptor]) {
+        (self.block.blocks.mapping.base(), &self.list.cells)
+    }
+
     /// How many packets were taken.
     pub(crate) fn len(&self) -> usize {
         self.list.cells.len()
@@ -535,7 +549,7 @@ impl Taken<'_> {
         self.list.wire_bytes = self.bytes;
         let owner = Arc::clone(&self.block.blocks);
         owner.hold(self.block.index);
-        let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
+        let stamps = labels.stamps();
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its
         // descriptor says; the block was just held for the chunk.
         unsafe { Chunk::new(self.list, owner, ring, stamps, sequence, offloaded) }
@@ -571,7 +585,7 @@ pub(super) fn is_wanted(base: NonNull<u8>, frame: &Frame, sieve: &mut Sieve) -> 
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
     use std::os::fd::OwnedFd;
     use std::sync::mpsc::{self, TryRecvError};
@@ -584,10 +598,10 @@ mod tests {
     use crate::names::RingName;
 
     const SHAPE: BlockShape = BlockShape { block_bytes: 4096, blocks: 4 };
-    const LABELS: Labels = Labels { timestamps: true, by_queue: false };
+    const LABELS: Labels = Labels { timestamps: true, by_queue: false, numbered: false };
 
     /// The kernel's half of a ring: it opens blocks in turn, and waits for a block that was not returned.
-    struct Kernel {
+    pub(in crate::packet) struct Kernel {
         mapping: Mapping,
         begun: u64,
         lost: u64,
@@ -600,7 +614,7 @@ mod tests {
         tag: Option<(u16, u16)>,
     }
 
-    fn ring() -> (Arc<Blocks>, Kernel) {
+    pub(in crate::packet) fn ring() -> (Arc<Blocks>, Kernel) {
         let file: OwnedFd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, SHAPE.ring_bytes() as u64).unwrap();
         let map = || Mapping::of(&file, SHAPE.ring_bytes(), 0).unwrap();
@@ -631,6 +645,17 @@ mod tests {
                 offset += self.put(start + offset, packet);
             }
             self.write(start + place::STATUS, libc::TP_STATUS_USER);
+        }
+
+        /// Hands a block over with this many packets, of which only the first `valid` have a valid header.
+        pub(in crate::packet) fn hand_over_broken(&mut self, packets: usize, valid: usize) {
+            let start = (self.begun % 4) as usize * 4096;
+            self.hand_over(&vec![plain(60); packets]);
+            if valid < packets {
+                let header = start + 48 + valid * 144;
+                // SAFETY: `hand_over` has just written a header there.
+                unsafe { self.mapping.at::<libc::tpacket3_hdr>(header, 1).as_mut().tp_mac = 0 };
+            }
         }
 
         /// Writes a packet and gives the length of its place.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use libc::sock_filter;
 
-use crate::device::Device;
+use crate::device::{Device, SPECIAL_LINKS};
 use crate::error::FilterChangeError;
 use crate::filter::{ClassicInsn, Filter, SocketForm, Unsupported, Unsure};
 use crate::packet::SNAP_BYTES_MIN;
@@ -16,6 +16,11 @@ use crate::sys::wait_for_running_programs;
 
 /// The maximum number of instructions before a filter, which select packets by direction and queue.
 const SELECTION_INSNS: usize = 6;
+/// The maximum number of further instructions of a socket of all interfaces, which select packets by interface: two loads, and two
+/// for each interface or link type that it rejects.
+pub(super) const ADMISSION_INSNS: usize = 2 + 2 * (EXCLUDED_MAX + SPECIAL_LINKS.len() + 2);
+/// The maximum number of interfaces that a socket of all interfaces leaves to other sockets.
+pub(super) const EXCLUDED_MAX: usize = 64;
 
 /// A socket filter, and the part for user space.
 #[derive(Debug, Clone)]
@@ -50,7 +55,8 @@ impl Filtering {
         if filter.matches_everything() {
             return Ok(Self::none(snap_len));
         }
-        match filter.for_socket(snap_len.max(SNAP_BYTES_MIN), SELECTION_INSNS) {
+        let before = SELECTION_INSNS + if device.is_all() { ADMISSION_INSNS } else { 0 };
+        match filter.for_socket(snap_len.max(SNAP_BYTES_MIN), before) {
             Ok(form) => Ok(Self::by(form, device)),
             Err(reason) => Self::in_user_space(filter, device, reason.to_string()),
         }

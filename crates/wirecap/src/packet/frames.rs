@@ -15,7 +15,7 @@ use crate::packet::frame::{self, Frame};
 use crate::sieve::Sieve;
 use crate::sys::memory::Mapping;
 use crate::sys::packet::FrameShape;
-use crate::umem::chunk::records::Stamps;
+use crate::sys::xdp::Descriptor;
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::{CellList, Spare};
 
@@ -189,6 +189,11 @@ impl Gathered {
         self.list.cells.push(frame.descriptor);
     }
 
+    /// The packets, and what their addresses count from.
+    pub(crate) fn cells(&self) -> (NonNull<u8>, &[Descriptor]) {
+        (self.frames.mapping.base(), &self.list.cells)
+    }
+
     /// How many packets were taken.
     pub(crate) fn len(&self) -> usize {
         self.list.cells.len()
@@ -203,7 +208,7 @@ impl Gathered {
         offloaded: bool,
     ) -> Chunk {
         self.list.wire_bytes = self.bytes;
-        let stamps = Stamps::Header { told: labels.timestamps, by_queue: labels.by_queue };
+        let stamps = labels.stamps();
         // SAFETY: `frame::read` checked each packet, which has its header as far in front of it as its descriptor says;
         // no other chunk has their frames until this one is dropped.
         unsafe { Chunk::new(self.list, self.frames, ring, stamps, sequence, offloaded) }
@@ -211,7 +216,7 @@ impl Gathered {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use std::os::fd::OwnedFd;
 
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -219,17 +224,17 @@ mod tests {
     use super::*;
     use crate::names::RingName;
 
-    const LABELS: Labels = Labels { timestamps: true, by_queue: false };
+    const LABELS: Labels = Labels { timestamps: true, by_queue: false, numbered: false };
 
     /// The kernel's half of a ring: it fills frames in turn, unless the next one was not returned.
-    struct Kernel {
+    pub(in crate::packet) struct Kernel {
         mapping: Mapping,
         shape: FrameShape,
         filled: u64,
         lost: u64,
     }
 
-    fn ring() -> (Arc<Frames>, Kernel) {
+    pub(in crate::packet) fn ring() -> (Arc<Frames>, Kernel) {
         let shape = FrameShape::of(4 * 4096, 1500);
         let file: OwnedFd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, shape.ring_bytes() as u64).unwrap();
@@ -238,7 +243,7 @@ mod tests {
     }
 
     impl Kernel {
-        fn receive(&mut self, data: &[u8], tag: Option<(u16, u16)>) {
+        pub(in crate::packet) fn receive(&mut self, data: &[u8], tag: Option<(u16, u16)>) {
             const MAC: usize = 82;
             let start = self.shape.start(self.filled);
             let place = self.mapping.at::<u8>(start, self.shape.frame_bytes as usize);

@@ -15,6 +15,7 @@ use crate::error::CaptureError;
 use crate::ledger::{Account, Drops, HandedOut, Tally};
 use crate::packet::blocks::{BadBlock, Blocks, Filled, Labels, OpenBlock};
 use crate::packet::frames::Frames;
+use crate::packet::roster::Roster;
 use crate::packet::steering::{self, Selection};
 use crate::ring::{Help, Ring, USABLE_IN_BLOCKS};
 use crate::sieve::{Check, Sieve, UserFilter};
@@ -24,13 +25,15 @@ use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
 
 /// Properties common to all rings of an interface.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Traits {
     pub(crate) ifindex: u32,
     pub(crate) geometry: Geometry,
     pub(crate) labels: Labels,
     /// Bytes of the longest frame that the interface carries.
     pub(crate) longest_frame: u32,
+    /// The interfaces, if the sockets are bound to none.
+    pub(crate) roster: Option<Arc<Roster>>,
 }
 
 /// A receive ring whose packets are in blocks that the kernel fills.
@@ -115,6 +118,8 @@ struct Counts {
     delivered: AtomicU64,
     /// Packets in the ring, taken or not, at the last query.
     arrived: AtomicU64,
+    /// Packets that matched the socket's filter, dropped or not.
+    received: AtomicU64,
     /// Packets for which there was no free block.
     no_cell: AtomicU64,
     /// Times that the kernel waited for a block.
@@ -132,7 +137,10 @@ impl Counts {
     fn add_losses(&self, taken: PacketCounts, in_blocks: bool) {
         let stalls =
             self.stalls.fetch_add(taken.freezes.into(), Ordering::Relaxed) + u64::from(taken.freezes);
+        self.received.fetch_add(taken.packets.into(), Ordering::Relaxed);
         let reason = if in_blocks && stalls == 0 { &self.other } else { &self.no_cell };
+        #[cfg(sabotage)]
+        let reason = if crate::sabotage::is("every-loss-is-no-cell") { &self.no_cell } else { reason };
         reason.fetch_add(taken.drops.into(), Ordering::Relaxed);
     }
 }
@@ -226,6 +234,10 @@ impl PacketRing {
         if kernel.socket.is_none() {
             return;
         }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("drops-forgotten-at-exchange") {
+            let _ = kernel.socket.as_ref().map(PacketSocket::take_counts);
+        }
         self.count_losses(&kernel);
         kernel.socket = Some(socket);
         kernel.selection = selection;
@@ -259,6 +271,11 @@ impl PacketRing {
         let mut side = lock(&self.side);
         let open = side.open.as_ref().map_or(0, OpenBlock::left);
         side.sieve.settle(check, self.kernel().waiting() + u64::from(open));
+    }
+
+    /// Selects other packets, when a program is next attached.
+    pub(crate) fn select(&self, selection: Selection) {
+        self.kernel_mut().selection = selection;
     }
 
     /// Stops receiving, if it succeeds. A packet that the kernel is processing at that moment may still arrive.
@@ -318,6 +335,11 @@ impl PacketRing {
                 self.count_losses(kernel);
             }
             self.counts.other.fetch_add(gathered.bad, Ordering::Relaxed);
+            if let Some(roster) = &self.traits.roster {
+                let (base, cells) = gathered.cells();
+                // SAFETY: `frame::read` checked each packet and its header, in frames that no chunk has yet.
+                unsafe { roster.attribute(base, cells, self.identity.link_type) };
+            }
             if gathered.len() > 0 {
                 let totals = (gathered.len(), gathered.bytes, gathered.super_packets);
                 let sequence = self.count_chunk(side, totals, help);
@@ -353,6 +375,11 @@ impl PacketRing {
         let most = help.map_or(u32::MAX, |help| help.most).min(self.chunk_cells());
         let taken = block.take(most, self.traits.longest_frame, &mut side.sieve);
         let bad = taken.bad;
+        if let Some(roster) = &self.traits.roster {
+            let (base, cells) = taken.cells();
+            // SAFETY: `frame::read` checked each packet and its header, in a block that no chunk has yet.
+            unsafe { roster.attribute(base, cells, self.identity.link_type) };
+        }
         let chunk = if taken.len() > 0 {
             let sequence = self.count_chunk(side, (taken.len(), taken.bytes, taken.super_packets), help);
             let ring = Arc::clone(&self.identity);
@@ -361,6 +388,10 @@ impl PacketRing {
             None
         };
         if bad.is_some() {
+            #[cfg(sabotage)]
+            if crate::sabotage::is("behind-a-bad-header-uncounted") {
+                self.counts.other.fetch_sub(block.left().into(), Ordering::Relaxed);
+            }
             self.counts.other.fetch_add(block.left().into(), Ordering::Relaxed);
             drop(block);
         } else if block.left() > 0 {
@@ -453,6 +484,10 @@ impl PacketRing {
             super_packets += u64::from(frame.wire_len > self.traits.longest_frame);
         });
         block.go_to(next);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("taken-back-counted-twice") {
+            side.handed_out.count_in_place(left.into(), bytes, super_packets);
+        }
         side.handed_out.discount(left.into(), bytes, super_packets);
         self.counts.delivered.fetch_sub(left.into(), Ordering::Relaxed);
         if self.kernel().socket.is_none() {
@@ -635,12 +670,20 @@ impl Ring for PacketRing {
         }
     }
 
+    fn received(&self) -> Option<(u64, u64)> {
+        let is_counted = !lock(&self.side).uncounted;
+        self.count_losses(&self.kernel());
+        let received = self.counts.received.load(Ordering::Relaxed);
+        is_counted.then_some((received, received))
+    }
+
     fn keep_count(&self) {
         self.count_losses(&self.kernel());
     }
 
     fn read_in_place(self: Arc<Self>) -> Option<Arc<dyn Any + Send + Sync>> {
-        Some(self)
+        // Packets are counted for their interfaces when a chunk is made of them.
+        self.traits.roster.is_none().then_some(self as _)
     }
 
     fn packet_socket(&self) -> Option<Arc<OwnedFd>> {
@@ -648,10 +691,12 @@ impl Ring for PacketRing {
     }
 
     fn is_gone(&self) -> bool {
-        self.kernel().socket.as_ref().is_some_and(|socket| {
-            socket.clear_error();
-            netdevice::index_to_name(socket, self.ifindex.load(Ordering::Relaxed)).is_err()
-        })
+        // All interfaces cannot be removed.
+        self.traits.roster.is_none()
+            && self.kernel().socket.as_ref().is_some_and(|socket| {
+                socket.clear_error();
+                netdevice::index_to_name(socket, self.ifindex.load(Ordering::Relaxed)).is_err()
+            })
     }
 
     fn account(&self) -> Account {
@@ -682,6 +727,10 @@ impl Ring for PacketRing {
         }
         let open = side.open.take().map_or(0, |block| block.left());
         let mut kernel = self.kernel_mut();
+        #[cfg(sabotage)]
+        if crate::sabotage::is("left-at-close-uncounted") {
+            self.counts.other.fetch_sub(kernel.waiting(), Ordering::Relaxed);
+        }
         self.counts.other.fetch_add(kernel.waiting() + u64::from(open), Ordering::Relaxed);
         self.open_packets.store(0, Ordering::Relaxed);
         self.only_chunks.store(true, Ordering::Relaxed);
@@ -694,6 +743,9 @@ impl Ring for PacketRing {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod ring_tests;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -705,7 +757,7 @@ mod tests {
             |counts: &Counts| [&counts.no_cell, &counts.other].map(|count| count.load(Ordering::Relaxed));
         let counts = Counts::default();
         counts.add_losses(taken(3, 0), true);
-        assert_eq!(told(&counts), [0, 3]);
+        assert_eq!(told(&counts), [0, 3], "a ring that never froze had free blocks");
         counts.add_losses(taken(5, 1), true);
         assert_eq!(told(&counts), [5, 3]);
         // It may still be frozen; the kernel does not report the end of a freeze.

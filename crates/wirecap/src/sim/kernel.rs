@@ -81,6 +81,7 @@ pub struct SimKernel {
     pool: Arc<Pool>,
     states: CellStates,
     state: Mutex<State>,
+    is_zero_copy: bool,
 }
 
 #[derive(Debug)]
@@ -170,7 +171,8 @@ impl SimKernel {
             drops: KernelDrops::default(),
             violations: Vec::new(),
         };
-        (Self { pool, states, state: Mutex::new(state) }, rx_consumer, fill_producer)
+        let kernel = Self { pool, states, state: Mutex::new(state), is_zero_copy: settings.zero_copy };
+        (kernel, rx_consumer, fill_producer)
     }
 
     /// Receives `packet`, which arrives at `time`, into the number of cells that it needs.
@@ -471,5 +473,9 @@ impl Kernel for SimKernel {
 
     fn is_gone(&self) -> bool {
         false
+    }
+
+    fn is_zero_copy(&self) -> bool {
+        self.is_zero_copy
     }
 }

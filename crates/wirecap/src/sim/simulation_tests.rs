@@ -17,7 +17,7 @@ fn schedules() -> u64 {
 
 fn run(config: &SimulationConfig) -> Outcome {
     let outcome = Simulation::new(config.clone()).run();
-    assert_eq!(outcome.broken_promises, [], "{config:?}");
+    assert_eq!(outcome.broken_promises, [], "broken promises of {config:?}");
     outcome
 }
 
@@ -569,7 +569,7 @@ fn the_ring_of_a_stuck_worker_is_drained_to_the_threshold_and_then_completely() 
         assert!((6000 - slack..=6000 + slack).contains(&before), "{before} at T");
         // From two seconds on, the buddy takes 10,000 packets per second, and 5,000 arrive.
         let after = backlog_at(&outcome, 0, Duration::from_millis(6500));
-        assert!(after <= 2 * M, "{after} left");
+        assert!(after <= 2 * M, "the ring was not drained: {after} left");
         let account = &outcome.ledger.rings[0].account;
         assert!((1..account.offloaded_chunks).contains(&account.abandoned_chunks), "{account:?}");
     }
@@ -580,7 +580,7 @@ fn the_ring_of_a_worker_that_leaves_is_drained_at_once() {
     let leaves = Mishap::Leaves { worker: 0, at: Duration::from_secs(2) };
     let outcome = run(&stuck_for_five_seconds(leaves, 0.2));
     assert!(outcome.ledger.is_lossless(), "{}", outcome.ledger);
-    assert!(outcome.max_backlogs[0] <= 2 * M, "{:?}", outcome.max_backlogs);
+    assert!(outcome.max_backlogs[0] <= 2 * M, "the ring was not drained at once: {:?}", outcome.max_backlogs);
     let account = &outcome.ledger.rings[0].account;
     assert_eq!(account.abandoned_chunks, account.offloaded_chunks);
 }

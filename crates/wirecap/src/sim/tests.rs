@@ -688,6 +688,27 @@ fn a_full_rx_ring_is_distinguished_from_a_lack_of_cells() {
     assert_eq!((dropped.ring_full, dropped.no_cell), (2, 0));
 }
 
+#[test]
+fn a_packet_that_the_device_cut_is_counted_and_forbids_lossless() {
+    let geometry = Geometry { chunk_cells: 4, chunks: 4, cell_bytes: 2048 };
+    let settings = SimSettings { geometry, descriptors: 4, ..SimSettings::default() };
+    for zero_copy in [true, false] {
+        let capture = SimCapture::new(&SimSettings { zero_copy, ..settings.clone() });
+        // The IP header announces 1,500 bytes, and the device's buffer ends after 1,024.
+        let mut part = [0; 1024];
+        part[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0x05, 0xdc]);
+        for packet in [&part[..], &part[..490]] {
+            assert_eq!(capture.kernel(0).receive(packet, Timestamp::default()), Fate::Received);
+        }
+        let chunk = capture.take_chunk(0).expect("two packets wait");
+        assert_eq!(chunk.len(), 2);
+        let ledger = capture.ledger(Duration::ZERO);
+        assert_eq!((ledger.total.cut, ledger.is_lossless()), if zero_copy { (1, false) } else { (0, true) });
+        let is_said = ledger.verdict() == "lossless: no (1 packet lost: 1 cut into several by the device)";
+        assert_eq!(is_said, zero_copy, "{ledger}");
+    }
+}
+
 /// The kernel receives this many packets of one cell each.
 fn receive_short(kernel: &SimKernel, packets: u64) {
     for number in 0..packets {
@@ -877,7 +898,7 @@ fn in_basic_mode_a_worker_that_is_gone_is_an_error_for_the_others() {
     let capture = SimCapture::new(&settings);
     let (gone, mut left) = (capture.worker(0), capture.worker(1));
     drop(gone);
-    let error = left.ask(Duration::ZERO).unwrap_err();
+    let error = left.ask(Duration::ZERO).expect_err("the worker that is gone is an error");
     assert!(error.to_string().contains("sim0@0"), "{error}");
     capture.end();
     assert!(matches!(left.ask(Duration::ZERO), Ok(Answer::Ended)));
@@ -963,4 +984,25 @@ fn a_ring_that_was_drained_meanwhile_is_not_offloaded() {
     let help = |limit| Help { limit, most: u32::MAX, abandoned: false };
     assert!(ring.offload(help(5)).unwrap().is_none());
     assert_eq!(ring.offload(help(4)).unwrap().unwrap().len(), 5);
+}
+
+#[test]
+fn a_packet_that_the_device_cut_is_in_the_ledger_of_its_ring_and_in_the_sum() {
+    let geometry = Geometry { chunk_cells: 4, chunks: 8, cell_bytes: 2048 };
+    let capture =
+        SimCapture::new(&SimSettings { geometry, rings: 2, zero_copy: true, ..SimSettings::default() });
+    // 1,024 bytes of an Ethernet frame whose IPv4 header announces 1,500.
+    let mut frame = vec![0; 1024];
+    frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0x05, 0xdc]);
+    let mut worker = capture.worker(0);
+    capture.kernel(0).receive(&frame, Timestamp::default());
+    capture.kernel(1).receive(&frame, Timestamp::default());
+    capture.kernel(1).receive(&frame, Timestamp::default());
+    let delivered: usize = (0..2).map(|_| next_chunk(&mut worker).len()).sum();
+    assert_eq!(delivered, 3);
+    let ledger = capture.ledger(Duration::ZERO);
+    let cut: Vec<u64> = ledger.rings.iter().map(|ring| ring.account.cut).collect();
+    assert_eq!(cut, [1, 2], "each ring counts what its device cut");
+    assert_eq!(ledger.total.cut, 3, "the sum has what the rings count");
+    assert!(!ledger.is_lossless() && ledger.verdict().contains("3 cut into several"), "{ledger}");
 }

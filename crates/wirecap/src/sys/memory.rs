@@ -4,21 +4,27 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
+use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use rustix::fs::{MemfdFlags, Mode, OFlags, ftruncate, memfd_create, openat};
-use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
 
+use wirecap_filter::capability;
+
+pub(crate) use crate::sys::opener::Pages;
+use crate::sys::opener::{Handle, opener};
 use crate::sys::signals;
 
 /// Maximum number of threads that clear memory: more are not faster.
@@ -35,20 +41,6 @@ const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Bytes of a cache line, the unit of prefetching.
 pub(crate) const LINE_BYTES: usize = 64;
 
-/// The kind of pages of a mapping.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pages {
-    /// Reserved huge pages (`vm.nr_hugepages`).
-    Huge,
-    /// Transparent huge pages, if the kernel finds some, of a separate tmpfs that is mounted nowhere: the administrator's
-    /// setting for shared memory (`shmem_enabled`, `never` by default) applies to the kernel's own tmpfs.
-    Transparent,
-    /// Ordinary pages; transparent huge pages were requested.
-    Ordinary,
-    /// The process's heap, to which no kernel writes: for the simulated kernel.
-    Heap,
-}
-
 /// A zeroed, page-aligned mapping that other processes may share (a memfd): after a fork, a child process
 /// continues to see the packets that the kernel writes into it, whereas private memory would be copied.
 #[derive(Debug)]
@@ -56,8 +48,8 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     bytes: usize,
     pages: Pages,
-    /// The mapped file, so that another process can map it as well.
-    file: Option<OwnedFd>,
+    /// The mapped file, if it was made by the process that opens for this one.
+    file: Option<Handle>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; code that reads or writes it through `base` must
@@ -69,38 +61,31 @@ unsafe impl Sync for Memory {}
 impl Memory {
     /// Maps at least `bytes`, on huge pages when enough of them are free.
     pub(crate) fn map(bytes: usize) -> io::Result<Self> {
-        Self::map_on(Pages::Huge, bytes.next_multiple_of(HUGE_PAGE_BYTES))
-            .or_else(|_| Self::map_on(Pages::Transparent, bytes))
-            .or_else(|_| Self::map_on(Pages::Ordinary, bytes))
+        let Some(opener) = opener() else { return Self::map_own(bytes) };
+        let (file, pages, handle) = opener.pool_file(bytes as u64)?;
+        let bytes = mapped_bytes(bytes, pages);
+        Ok(Self::of(map_file(&file, bytes)?, bytes, pages, Some(handle)))
     }
 
-    fn map_on(pages: Pages, bytes: usize) -> io::Result<Self> {
-        let file = match pages {
-            Pages::Transparent => file_on_transparent_huge_pages()?,
-            Pages::Huge => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?,
-            Pages::Ordinary | Pages::Heap => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC)?,
-        };
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let base = match ftruncate(&file, bytes as u64) {
-            // The limit on the length of files (RLIMIT_FSIZE) is meant for those on disks. Anonymous memory has no length.
-            Err(Errno::FBIG) if pages == Pages::Ordinary => {
-                // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
-                unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::SHARED) }?
+    fn map_own(bytes: usize) -> io::Result<Self> {
+        let (base, pages) = match pool_file(bytes) {
+            Ok((file, pages)) => (map_file(&file, mapped_bytes(bytes, pages))?, pages),
+            // Anonymous memory has no length, but another process cannot map it.
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                (map_anonymous(bytes)?, Pages::Ordinary)
             }
-            sized => {
-                sized?;
-                // SAFETY: as above.
-                unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }?
-            }
+            Err(error) => return Err(error),
         };
-        let base = NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0");
-        let memory = Self { base, bytes, pages, file: Some(file) };
+        Ok(Self::of(base, mapped_bytes(bytes, pages), pages, None))
+    }
+
+    fn of(base: NonNull<u8>, bytes: usize, pages: Pages, file: Option<Handle>) -> Self {
         if pages == Pages::Ordinary {
             // Only advice: shared memory gets them if the administrator allows it. SAFETY: the range is the new
             // mapping.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
         }
-        Ok(memory)
+        Self { base, bytes, pages, file }
     }
 
     /// Makes all pages present with this number of threads; otherwise the kernel would clear them one by one when the
@@ -144,9 +129,9 @@ impl Memory {
         self.bytes
     }
 
-    /// The mapped file; none if it is on the heap.
-    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().map(AsFd::as_fd)
+    /// The handle of the mapped file, if it was made by the process that opens for this one.
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.file.as_ref()
     }
 
     pub(crate) fn pages(&self) -> Pages {
@@ -154,12 +139,120 @@ impl Memory {
     }
 }
 
+/// The length of the mapping for `bytes` on these pages.
+fn mapped_bytes(bytes: usize, pages: Pages) -> usize {
+    if pages == Pages::Huge { bytes.next_multiple_of(HUGE_PAGE_BYTES) } else { bytes }
+}
+
+fn map_file(file: &OwnedFd, bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh mapping at a place of the kernel's choosing overlaps nothing.
+    let base = unsafe { mmap(ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+    Ok(NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0"))
+}
+
+fn map_anonymous(bytes: usize) -> io::Result<NonNull<u8>> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: as above.
+    let base = unsafe { mmap_anonymous(ptr::null_mut(), bytes, protection, MapFlags::SHARED) }?;
+    Ok(NonNull::new(base.cast::<u8>()).expect("the kernel maps nothing at address 0"))
+}
+
+/// Makes a file of zeros for a pool, in memory, of at least `bytes`, on huge pages when enough of them are free. The limit on
+/// the length of files (`ulimit -f`) is meant for those on disks: this process may exceed it for this file, if it may raise the
+/// limit.
+///
+/// # Errors
+///
+/// [`io::ErrorKind::FileTooLarge`] if the limit cannot be raised; otherwise that of the kernel.
+pub fn pool_file(bytes: usize) -> io::Result<(OwnedFd, Pages)> {
+    [Pages::Huge, Pages::Transparent]
+        .into_iter()
+        .find_map(|pages| Some((pool_file_on(pages, bytes).ok()?, pages)))
+        .map_or_else(|| Ok((pool_file_on(Pages::Ordinary, bytes)?, Pages::Ordinary)), Ok)
+}
+
+fn pool_file_on(pages: Pages, bytes: usize) -> io::Result<OwnedFd> {
+    let file = match pages {
+        Pages::Transparent => file_on_transparent_huge_pages()?,
+        Pages::Huge => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB)?,
+        Pages::Ordinary | Pages::Heap => memfd_create("wirecap-pool", MemfdFlags::CLOEXEC)?,
+    };
+    let bytes = mapped_bytes(bytes, pages);
+    let _limit = RaisedFileLimit::to(bytes as u64)?;
+    signals::without_file_size_signal(|| ftruncate(&file, bytes as u64))?;
+    if pages == Pages::Huge {
+        // The first mapping reserves the pages, for as long as the file exists.
+        Mapping::unpopulated(&file, bytes)?;
+    }
+    Ok(file)
+}
+
+/// While a pool's file may be longer than others. The previous limit is restored, because commands inherit it.
+#[derive(Debug)]
+struct RaisedFileLimit {
+    before: Option<Rlimit>,
+    /// The limit is that of all threads: one of them at a time raises it.
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl RaisedFileLimit {
+    fn to(bytes: u64) -> io::Result<Self> {
+        static TURN: Mutex<()> = Mutex::new(());
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = getrlimit(Resource::Fsize);
+        if before.current.is_none_or(|limit| limit >= bytes) {
+            return Ok(Self { before: None, _turn });
+        }
+        // Raising the hard limit as well requires CAP_SYS_RESOURCE.
+        let maximum = before.maximum.map(|limit| limit.max(bytes));
+        setrlimit(Resource::Fsize, Rlimit { current: Some(bytes), maximum }).map_err(|_| {
+            let limit_bytes = before.maximum.unwrap_or_default();
+            io::Error::new(io::ErrorKind::FileTooLarge, FileLimit { needed_bytes: bytes, limit_bytes })
+        })?;
+        Ok(Self { before: Some(before), _turn })
+    }
+}
+
+impl Drop for RaisedFileLimit {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take() {
+            setrlimit(Resource::Fsize, before).expect("a process may lower its limits");
+        }
+    }
+}
+
+/// The file of a pool would be longer than the process may make files.
+#[derive(Debug)]
+struct FileLimit {
+    needed_bytes: u64,
+    limit_bytes: u64,
+}
+
+impl fmt::Display for FileLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { needed_bytes, limit_bytes } = self;
+        write!(
+            f,
+            "the pool is a file of {needed_bytes} bytes in memory, the limit on the size of files is {limit_bytes}; grant \
+             CAP_SYS_RESOURCE, raise the limit (ulimit -f {}), or use fewer or smaller chunks (-R, -M, --buffer)",
+            needed_bytes.div_ceil(1024)
+        )
+    }
+}
+
+impl std::error::Error for FileLimit {}
+
 /// A file of a separate tmpfs. Only with CAP_SYS_ADMIN: for a process that has dropped its privileges, even the attempt may
 /// be forbidden.
 fn file_on_transparent_huge_pages() -> io::Result<OwnedFd> {
-    if !rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SYS_ADMIN) {
-        return Err(Errno::PERM.into());
+    if !rustix::thread::capabilities(None)?.permitted.contains(CapabilitySet::SYS_ADMIN) {
+        return Err(io::ErrorKind::PermissionDenied.into());
     }
+    capability::with(CapabilitySet::SYS_ADMIN, file_of_own_tmpfs)?
+}
+
+fn file_of_own_tmpfs() -> io::Result<OwnedFd> {
     let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
     // Huge pages up to the file's end, and as many of them as there are: the default is half of the memory.
     fsconfig_set_string(&tmpfs, "huge", "within_size")?;
@@ -183,7 +276,7 @@ impl Drop for Memory {
 
 /// A piece of a kernel object mapped into the process: the rings of a socket.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: NonNull<u8>,
     bytes: usize,
 }
@@ -204,8 +297,17 @@ impl Mapping {
         Ok(Self { base, bytes })
     }
 
+    /// Maps the first `bytes` of a file, without pages.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn unpopulated(file: &OwnedFd, bytes: usize) -> io::Result<Self> {
+        Ok(Self { base: map_file(file, bytes)?, bytes })
+    }
+
     /// Where the mapping starts.
-    pub(crate) fn base(&self) -> NonNull<u8> {
+    pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
@@ -362,8 +464,9 @@ mod tests {
     #[cfg_attr(miri, ignore = "miri has no mounts")]
     fn memory_on_transparent_huge_pages_is_zeroed_and_writable_to_its_last_byte() {
         let is_plenty = allows_huge_pages() && huge_pages_free() > 64;
-        let memory = match Memory::map_on(Pages::Transparent, 5 << 20) {
-            Ok(memory) => memory,
+        let bytes = 5 << 20;
+        let memory = match pool_file_on(Pages::Transparent, bytes) {
+            Ok(file) => Memory::of(map_file(&file, bytes).unwrap(), bytes, Pages::Transparent, None),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 return wirecap_testbed::skip("CAP_SYS_ADMIN, to mount a tmpfs");
             }

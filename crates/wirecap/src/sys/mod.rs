@@ -3,6 +3,7 @@
 pub(crate) mod ethtool;
 pub(crate) mod memory;
 pub(crate) mod netlink;
+pub(crate) mod opener;
 pub(crate) mod option;
 pub(crate) mod packet;
 pub(crate) mod peer;

@@ -12,9 +12,10 @@ use std::time::Duration;
 use libc::sock_filter;
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use wirecap_filter::opener::raw_socket;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::sys::memory::Mapping;
+use crate::sys::opener::{Opened, opener};
 use crate::sys::option::{get_option, set_option};
 
 /// Instructions of classic BPF, which the kernel runs on a socket's packets: the result is the number of bytes
@@ -120,18 +121,20 @@ pub(crate) struct PacketCounts {
 
 /// An AF_PACKET socket.
 #[derive(Debug)]
-pub(crate) struct PacketSocket(Arc<OwnedFd>);
+pub(crate) struct PacketSocket(Opened);
 
 impl PacketSocket {
     /// A socket that receives nothing yet.
     pub(crate) fn new() -> io::Result<Self> {
-        // Protocol 0: no packet arrives before `bind` sets a protocol.
-        Ok(Self(Arc::new(raw_socket(libc::AF_PACKET)?)))
+        Ok(Self(match opener() {
+            Some(opener) => opener.packet_socket()?.into(),
+            None => Opened::own(open_packet_socket()?),
+        }))
     }
 
     /// The socket, for other uses. It stays open as long as a reference exists.
     pub(crate) fn share(&self) -> Arc<OwnedFd> {
-        Arc::clone(&self.0)
+        self.0.share()
     }
 
     /// Creates the receive ring and maps it. The kernel hands a block over when it is full, or `retire_after`
@@ -179,24 +182,10 @@ impl PacketSocket {
 
     /// Receives the packets of interface `ifindex` from now on.
     pub(crate) fn bind(&self, ifindex: u32) -> io::Result<()> {
-        self.bind_for(ifindex, libc::ETH_P_ALL as u16)
-    }
-
-    /// Receives the packets of this protocol on the interface; none for 0.
-    fn bind_for(&self, ifindex: u32, protocol: u16) -> io::Result<()> {
-        let address = libc::sockaddr_ll {
-            sll_family: libc::AF_PACKET as u16,
-            sll_protocol: protocol.to_be(),
-            sll_ifindex: ifindex.cast_signed(),
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        let bytes = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
-        let outcome = unsafe { libc::bind(self.0.as_raw_fd(), (&raw const address).cast(), bytes) };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        match self.0.elsewhere() {
+            Some((opener, socket)) => opener.bind_packet(socket, ifindex),
+            None => bind_packet_socket(self, ifindex),
+        }
     }
 
     /// Creates a group with a unique number and this socket as its first member. The socket must be bound.
@@ -247,6 +236,42 @@ impl PacketSocket {
     }
 }
 
+/// Opens a packet socket without a protocol: no packet arrives before it is bound. CAP_NET_RAW.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn open_packet_socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Binds a packet socket to interface `ifindex`: it receives all packets from now on.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn bind_packet_socket(socket: &impl AsFd, ifindex: u32) -> io::Result<()> {
+    bind_for(socket, ifindex, libc::ETH_P_ALL as u16)
+}
+
+/// Receives the packets of this protocol on the interface; none for 0.
+fn bind_for(socket: &impl AsFd, ifindex: u32, protocol: u16) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: protocol.to_be(),
+        sll_ifindex: ifindex.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let bytes = size_of_val(&address) as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the pointer and the length describe `address`, which the kernel only reads.
+    let outcome = unsafe { libc::bind(fd, (&raw const address).cast(), bytes) };
+    if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 impl AsFd for PacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -264,7 +289,7 @@ impl PacketSender {
     /// A socket that sends on interface `ifindex`, past its queueing discipline.
     pub(crate) fn new(ifindex: u32) -> io::Result<Self> {
         let socket = PacketSocket::new()?;
-        socket.bind_for(ifindex, 0)?;
+        bind_for(&socket, ifindex, 0)?;
         socket.set(libc::PACKET_QDISC_BYPASS, &c_int::from(true))?;
         Ok(Self(socket))
     }

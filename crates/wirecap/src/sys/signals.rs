@@ -5,6 +5,8 @@
 use std::mem::MaybeUninit;
 use std::ptr;
 
+use rustix::io::Errno;
+
 /// Signals that a thread raises itself (faults). If they were blocked, they would end the process.
 const OWN_FAULTS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
@@ -17,6 +19,26 @@ const OWN_FAULTS: [libc::c_int; 6] =
 pub(crate) fn blocked<T>(work: impl FnOnce() -> T) -> T {
     let _restored = Blocked::new();
     work()
+}
+
+/// Runs a system call. If it exceeds the limit on the size of files, it fails, and the signal that would end the process
+/// (SIGXFSZ) is not delivered.
+pub(crate) fn without_file_size_signal<T>(call: impl FnOnce() -> Result<T, Errno>) -> Result<T, Errno> {
+    blocked(|| {
+        let outcome = call();
+        if !matches!(outcome, Err(Errno::FBIG)) {
+            return outcome;
+        }
+        let mut signal = MaybeUninit::uninit();
+        let no_wait = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the set is local, and filled before it is used; the call takes the signal if it is pending.
+        unsafe {
+            libc::sigemptyset(signal.as_mut_ptr());
+            libc::sigaddset(signal.as_mut_ptr(), libc::SIGXFSZ);
+            libc::sigtimedwait(signal.as_ptr(), ptr::null_mut(), &raw const no_wait);
+        }
+        outcome
+    })
 }
 
 /// The mask to restore.
@@ -50,6 +72,16 @@ impl Drop for Blocked {
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_size_signal_is_not_delivered_later() {
+        let outcome: Result<(), Errno> = without_file_size_signal(|| {
+            // SAFETY: the signal, which would end the process, is blocked in this thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGXFSZ) };
+            Err(Errno::FBIG)
+        });
+        assert_eq!(outcome, Err(Errno::FBIG));
+    }
 
     /// Whether this thread takes SIGALRM.
     fn takes_alarms() -> bool {

@@ -13,12 +13,14 @@ use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XdpRingOffset, XdpStatistics,
 };
-use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
-
-use wirecap_filter::opener::{self, Request, Umem, raw_socket};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with, sockopt,
+};
 
 use crate::kernel_ring::{Consumer, Producer, SharedRing};
 use crate::sys::memory::{Mapping, Memory};
+pub(crate) use crate::sys::opener::BindMode;
+use crate::sys::opener::{Handle, Opened, opener};
 use crate::sys::option::set_option;
 
 const RX_RING: u64 = libc::XDP_PGOFF_RX_RING as u64;
@@ -87,33 +89,29 @@ impl Descriptor {
     }
 }
 
-/// The receive mode of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct BindMode {
-    /// The device writes into the cells itself; otherwise the kernel copies from the driver's buffers.
-    pub(crate) zero_copy: bool,
-    /// Packets longer than a cell arrive in several cells; otherwise they are dropped.
-    pub(crate) fragments: bool,
-}
-
 /// An AF_XDP socket.
 #[derive(Debug)]
-pub(crate) struct XdpSocket(OwnedFd);
+pub(crate) struct XdpSocket(Opened);
 
 impl XdpSocket {
     /// A socket without memory, rings or queue.
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(raw_socket(libc::AF_XDP)?))
+        Ok(Self(match opener() {
+            Some(opener) => opener.xdp_socket()?.into(),
+            None => Opened::own(open_xdp_socket()?),
+        }))
     }
 
     /// Registers `bytes` of `memory` as this socket's UMEM; the kernel pins the pages.
     pub(crate) fn register_umem(&self, memory: &Memory, bytes: usize, cell_bytes: u32) -> io::Result<()> {
         assert!(bytes <= memory.bytes(), "the UMEM is larger than its memory");
+        if let (Some((opener, socket)), Some(file)) = (self.0.elsewhere(), memory.handle()) {
+            return opener.register_umem(socket, file, bytes as u64, cell_bytes);
+        }
         let address = memory.base().as_ptr() as u64;
         // SAFETY: the memory belongs to a pool, whose cells the kernel owns while they are posted, and which stays
         // mapped until the socket has been closed.
-        let umem = unsafe { Umem::new(self.as_fd(), memory.file(), address, bytes as u64, cell_bytes) };
-        opener::open(Request::Umem(umem)).map(drop)
+        unsafe { register_umem(self, address, bytes as u64, cell_bytes) }
     }
 
     /// Creates the rx ring, with room for `capacity` entries (a power of two), and maps our half of it.
@@ -222,21 +220,25 @@ impl XdpSocket {
     /// Binds to receive queue `queue` of interface `ifindex`, waiting a while for a queue that is
     /// still busy from its last user.
     pub(crate) fn bind(&self, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
-        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, mode.zero_copy);
-        flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
-        flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
-        let address = SocketAddrXdp::new(flags, ifindex, queue);
-        patiently(|| bind(self, &address))
+        patiently(|| match self.0.elsewhere() {
+            Some((opener, socket)) => opener.bind_xdp(socket, ifindex, queue, mode),
+            None => bind_xdp_socket(self, ifindex, queue, mode),
+        })
     }
 
     /// Binds to receive queue `queue` of interface `ifindex`, shares the cells of `first`, which is bound, and
     /// uses its receive mode. On the queue of `first` it also shares the fill ring; on other queues it must
     /// have a separate one, and waits for the queue as [`bind`](Self::bind) does.
     pub(crate) fn bind_beside(&self, first: &Self, ifindex: u32, queue: u32) -> io::Result<()> {
-        let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
-        let address = SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() };
-        patiently(|| bind(self, &address))
+        patiently(|| match (self.0.elsewhere(), first.handle()) {
+            (Some((opener, socket)), Some(first)) => opener.bind_xdp_beside(socket, first, ifindex, queue),
+            _ => bind_xdp_socket_beside(self, first, ifindex, queue),
+        })
+    }
+
+    /// Its handle in the process that has opened it, if that is another one.
+    pub(crate) fn handle(&self) -> Option<&Handle> {
+        self.0.handle()
     }
 
     /// The socket's counters since it was created.
@@ -262,14 +264,77 @@ impl XdpSocket {
     }
 }
 
+/// Opens an AF_XDP socket without memory, rings or queue. CAP_NET_RAW.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn open_xdp_socket() -> io::Result<OwnedFd> {
+    let family = AddressFamily::from_raw(libc::AF_XDP as u16);
+    Ok(socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Registers `bytes` of memory from `address` on as the UMEM of a socket. CAP_IPC_LOCK, unless `RLIMIT_MEMLOCK` is high
+/// enough.
+///
+/// # Errors
+///
+/// The kernel's.
+///
+/// # Safety
+///
+/// From now on the kernel may write to the memory at any time: this process must not use it for anything else until the
+/// socket and all others that share its UMEM are closed.
+pub unsafe fn register_umem(socket: &impl AsFd, address: u64, bytes: u64, cell_bytes: u32) -> io::Result<()> {
+    let registration = libc::xdp_umem_reg {
+        addr: address,
+        len: bytes,
+        chunk_size: cell_bytes,
+        headroom: 0,
+        flags: 0,
+        tx_metadata_len: 0,
+    };
+    set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &registration)
+}
+
+/// Binds an AF_XDP socket to receive queue `queue` of interface `ifindex`.
+///
+/// # Errors
+///
+/// The kernel's; EBUSY also if the queue's last user has ended just now.
+pub fn bind_xdp_socket(socket: &impl AsFd, ifindex: u32, queue: u32, mode: BindMode) -> io::Result<()> {
+    let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+    flags.set(SocketAddrXdpFlags::XDP_ZEROCOPY, mode.zero_copy);
+    flags.set(SocketAddrXdpFlags::XDP_COPY, !mode.zero_copy);
+    flags.set(SocketAddrXdpFlags::XDP_USE_SG, mode.fragments);
+    Ok(bind(socket, &SocketAddrXdp::new(flags, ifindex, queue))?)
+}
+
+/// Binds an AF_XDP socket that shares the cells of `first`, which is bound.
+///
+/// # Errors
+///
+/// As [`bind_xdp_socket`].
+pub fn bind_xdp_socket_beside(
+    socket: &impl AsFd,
+    first: &impl AsFd,
+    ifindex: u32,
+    queue: u32,
+) -> io::Result<()> {
+    let address = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, ifindex, queue);
+    Ok(bind(socket, &SocketAddrXdpWithSharedUmem { addr: address, shared_umem_fd: first.as_fd() })?)
+}
+
 /// Retries to bind until the queue is no longer busy, or until the time limit.
-fn patiently(bind: impl Fn() -> Result<(), Errno>) -> io::Result<()> {
+fn patiently(bind: impl Fn() -> io::Result<()>) -> io::Result<()> {
     let deadline = Instant::now() + BUSY_RETRY_TIME;
     let mut pause = BUSY_PAUSE;
     loop {
         match bind() {
-            Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(pause),
-            outcome => return Ok(outcome?),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) && Instant::now() < deadline => {
+                thread::sleep(pause);
+            }
+            outcome => return outcome,
         }
         // In each attempt the kernel creates a table of all cells, under the lock that it also needs for
         // releasing the previous socket.

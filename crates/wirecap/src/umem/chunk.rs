@@ -123,6 +123,8 @@ impl Chunk {
         offloaded: bool,
     ) -> Self {
         let (base, snap_len) = (owner.base(), ring.snap_len);
+        #[cfg(sabotage)]
+        let snap_len = if crate::sabotage::is("snap-length-ignored") { u32::MAX } else { snap_len };
         let fragmented = !list.fragmented.packets().is_empty();
         let origin = Origin { owner, ring, base, stamps, sequence };
         Self { list: Some(list), origin, snap_len, fragmented, drained: false, offloaded }
@@ -201,6 +203,12 @@ impl Chunk {
     /// in order of arrival.
     pub fn sequence(&self) -> u64 {
         self.origin.sequence
+    }
+
+    /// Whether its packets are of several interfaces: see [`Packet::seen_interface`].
+    #[inline]
+    pub fn is_of_any(&self) -> bool {
+        matches!(self.origin.stamps, Stamps::Header { numbered: true, .. })
     }
 
     /// The link type of the packets.
@@ -388,6 +396,18 @@ impl<'a> Packet<'a> {
         }
     }
 
+    /// The packet's interface in a capture of [all interfaces](crate::Source::any): its index in
+    /// [`Capture::seen_interfaces`](crate::Capture::seen_interfaces). `None` if the capture named the interface.
+    #[inline]
+    pub fn seen_interface(&self) -> Option<usize> {
+        let is_numbered = matches!(self.chunk.origin.stamps, Stamps::Header { numbered: true, .. });
+        if !is_numbered || (self.descriptor.header_distance() as usize) < records::ADDRESS_END {
+            return None;
+        }
+        // SAFETY: as in `wire_len`; the address lies between header and packet.
+        Some(unsafe { records::ifindex(self.header()) } as usize)
+    }
+
     /// The VLAN tag that the kernel had removed and that was put back into the packet's bytes. The kernel's own filters
     /// see the packet without it.
     pub fn tag_put_back(&self) -> Option<VlanTag> {
@@ -440,8 +460,8 @@ impl<'a> Iterator for Fragments<'a> {
     }
 }
 
-#[cfg(all(test, loom))]
-mod model {
+#[cfg(test)]
+mod hollow {
     use super::*;
 
     #[derive(Debug)]

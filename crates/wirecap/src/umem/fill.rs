@@ -208,6 +208,14 @@ impl FillRing {
 
     /// Takes the cells of `list` back. Never fails, blocks or allocates.
     pub(crate) fn recycle(&self, list: Box<CellList>) {
+        #[cfg(sabotage)]
+        let list = {
+            let mut list = list;
+            if crate::sabotage::is("a-cell-is-lost") {
+                list.cells.pop();
+            }
+            list
+        };
         match try_lock(&self.side) {
             Some(mut side) => side.take_back(self, list),
             None => self.recycled.push(list),

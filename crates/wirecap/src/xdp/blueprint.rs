@@ -3,20 +3,19 @@
 use std::sync::Arc;
 
 use crate::bpf::{BpfError, Map, MapKind, Program, XDP_DROP, XDP_PASS};
-use crate::device::Device;
-use crate::filter::{Filter, Unsupported};
-use crate::sieve::{Check, UserFilter};
+use crate::device::DeviceSummary;
+use crate::filter::Filter;
 use crate::steer::Steering;
 use crate::time::Timestamps;
-use crate::xdp::Settings;
 use crate::xdp::clock::Clock;
 use crate::xdp::place::SLOTS;
+use crate::xdp::plan::{HookPlan, HookState, Where};
 use crate::xdp::programs::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::xdp::stamps::FAILED_BYTES;
 
 #[derive(Debug)]
 pub(super) struct Blueprint {
-    pub(super) device: Device,
+    pub(super) device: DeviceSummary,
     pub(super) steering: Steering,
     /// Packets of queues other than those of `steering`, including later ones, are ignored.
     names_queues: bool,
@@ -29,20 +28,13 @@ pub(super) struct Blueprint {
     /// Counts by queue of rejected packets, and of packets without a socket.
     pub(super) counts: Arc<Map>,
     verdict: i32,
-}
-
-/// Where a filter runs.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Where {
-    /// In the program, or there is none.
-    #[default]
-    Program,
-    /// In user space, on every packet, for this reason.
-    UserSpace(String),
+    /// Frames for the interface's own hardware address are counted.
+    counts_own: bool,
 }
 
 impl Blueprint {
-    pub(super) fn new(device: &Device, steering: &Steering, settings: &Settings) -> Result<Self, BpfError> {
+    pub(super) fn new(plan: &HookPlan) -> Result<Self, BpfError> {
+        let HookPlan { device, steering, timestamps, .. } = plan;
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);
         let counter_bytes = (programs::COUNTS * size_of::<u64>()) as u32;
         // Queues may be added while the capture runs; no driver has more than these.
@@ -51,18 +43,19 @@ impl Blueprint {
         Ok(Self {
             device: device.clone(),
             steering: steering.clone(),
-            names_queues: !settings.whole && steering.queues().len() < queues_max as usize,
+            names_queues: !plan.whole && steering.queues().len() < queues_max as usize,
             queues_max,
             sockets: Map::create(MapKind::Xskmap, "wirecap_sockets", 4, steering.keys(queues_max))?,
-            clock: Clock::new(settings.rings.timestamps, device)?,
-            stamp_failed: (settings.rings.timestamps != Timestamps::None).then(stamp_failed).transpose()?,
+            clock: Clock::new(*timestamps, device)?,
+            stamp_failed: (*timestamps != Timestamps::None).then(stamp_failed).transpose()?,
             counts: Arc::new(counts),
-            verdict: if settings.drop_rejected { XDP_DROP } else { XDP_PASS },
+            verdict: if plan.drop_rejected { XDP_DROP } else { XDP_PASS },
+            counts_own: plan.counts_own,
         })
     }
 
     /// From now on programs are for `device`, which replaces another one.
-    pub(super) fn move_to(&mut self, device: &Device) -> Result<(), BpfError> {
+    pub(super) fn move_to(&mut self, device: &DeviceSummary) -> Result<(), BpfError> {
         if self.clock.bound_to().is_some() {
             self.clock = Clock::new(Timestamps::Hardware, device)?;
         }
@@ -70,9 +63,11 @@ impl Blueprint {
         Ok(())
     }
 
-    /// Source of the program's timestamps.
-    pub(super) fn timestamps(&self) -> Timestamps {
-        self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps())
+    /// The properties of its programs, one of which was attached.
+    pub(super) fn state(&self, not_native: Option<String>, filters: Where) -> HookState {
+        let timestamps = self.stamp_failed.as_ref().map_or(Timestamps::None, |_| self.clock.timestamps());
+        let is_bound = self.clock.bound_to().is_some();
+        HookState { not_native, filters, timestamps, is_bound, queues_max: self.queues_max }
     }
 
     /// Loads a program with `filter` in it, or one without if that is impossible.
@@ -102,21 +97,12 @@ impl Blueprint {
             counts: &self.counts,
             filter: filter.map(|filter| FilterPlan {
                 filter,
-                address: self.device.mac.map(|mac| mac.0),
+                address: self.device.mac,
                 verdict: self.verdict,
             }),
+            own: self.device.mac.filter(|_| self.counts_own),
             stamping: self.stamp_failed.as_ref().map(|failed| Stamping { clock: &self.clock, failed }),
         })
-    }
-
-    /// The part of `filter` that user space applies; `place` is where the filter runs.
-    pub(super) fn check(&self, filter: Option<&Filter>, place: &Where) -> Result<Check, Unsupported> {
-        match (filter, place) {
-            (Some(filter), Where::UserSpace(_)) => {
-                UserFilter::new(filter, &self.device).map(Check::Everything)
-            }
-            _ => Ok(Check::Nothing),
-        }
     }
 }
 

@@ -17,36 +17,24 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, connect, sendmsg, socket_with,
+    SocketType, bind, connect, listen, sendmsg, socket_with,
 };
 use rustix::process::geteuid;
-use wirecap_filter::opener::{self, Answer, Request};
 
-use crate::device::{AbstractName, Device, abstract_names};
+use crate::device::{AbstractName, CLAIMS, DeviceSummary, abstract_names};
 use crate::error::OpenError;
 use crate::names::{Holder, RingName};
 use crate::sys::peer::{Listener, listener};
 use crate::xdp::system;
 
 /// Part of all names: processes of other versions with other rules have other names.
-const PROTOCOL: &str = "wirecap/1";
+const PROTOCOL: &str = CLAIMS;
 /// The maximum number of processes that can query the holder; the kernel allows no more.
-const BACKLOG: u32 = 4096;
-/// Maximum time to wait while one process has its turn; a turn takes some 50 ms.
-const PATIENCE: Duration = Duration::from_secs(20);
-const PAUSE: Duration = Duration::from_millis(2);
-/// The maximum: if other users have bound names, two claims may see each other, and must not retry at the same
-/// time again and again.
-const PAUSE_MAX: Duration = Duration::from_millis(8);
-/// Interval of checks whether the same process still has it.
-const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
+const BACKLOG: i32 = 4096;
 /// A right that one process has at a time.
 #[derive(Debug)]
 pub(super) struct Claim {
@@ -57,48 +45,9 @@ pub(super) struct Claim {
     _listening: OwnedFd,
 }
 
-/// The right to change the program attached to an interface.
-#[derive(Debug)]
-pub(crate) struct Turn {
-    _claim: Claim,
-}
-
-impl Turn {
-    /// Waits for the right. The caller must not hold a lock that ending a capture needs.
-    pub(crate) fn wait(device: &Device) -> Result<Self, OpenError> {
-        Ok(Self { _claim: Claim::turn(device)? })
-    }
-}
-
 impl Claim {
-    /// The right to change the program attached to `device`.
-    pub(super) fn turn(device: &Device) -> Result<Self, OpenError> {
-        let name = format!("{PROTOCOL}/{}/turn", device.index);
-        let mut holder = None;
-        let mut since = Instant::now();
-        let mut looked = since;
-        loop {
-            if let Some(claim) = take(&name)? {
-                return Ok(claim);
-            }
-            let now = Instant::now();
-            if now - looked >= LOOK_INTERVAL {
-                looked = now;
-                let current = holder_of(&name);
-                if current != holder {
-                    (holder, since) = (current, now);
-                }
-            }
-            if now - since >= PATIENCE {
-                let holder = holder.unwrap_or_default();
-                return Err(OpenError::Contended { interface: device.name.clone(), holder });
-            }
-            thread::sleep(PAUSE + (PAUSE_MAX - PAUSE).mul_f64(random() as f64 / u64::MAX as f64));
-        }
-    }
-
-    /// As [`turn`](Self::turn), but without waiting: for a caller that holds a lock and retries later.
-    pub(super) fn turn_now(device: &Device) -> Result<Self, OpenError> {
+    /// The right to change the program attached to `device`, without waiting.
+    pub(super) fn turn_now(device: &DeviceSummary) -> Result<Self, OpenError> {
         let name = format!("{PROTOCOL}/{}/turn", device.index);
         take(&name)?.ok_or_else(|| OpenError::Contended {
             interface: device.name.clone(),
@@ -119,12 +68,12 @@ impl Claim {
     }
 
     /// Whether it is the right to capture from receive queue `queue` of `device`.
-    pub(super) fn is_of_queue(&self, device: &Device, queue: u32) -> bool {
+    pub(super) fn is_of_queue(&self, device: &DeviceSummary, queue: u32) -> bool {
         self.name.split('#').next() == Some(&*queue_name(device, queue))
     }
 
     /// The right to capture from receive queue `queue` of `device`.
-    pub(super) fn queue(device: &Device, queue: u32) -> Result<Self, OpenError> {
+    pub(super) fn queue(device: &DeviceSummary, queue: u32) -> Result<Self, OpenError> {
         let name = queue_name(device, queue);
         take(&name)?.ok_or_else(|| OpenError::QueueTaken {
             ring: RingName::of_queue(&device.name, queue),
@@ -134,23 +83,23 @@ impl Claim {
 }
 
 /// The process that captures from a queue of `device` that is not among `own`, if there is one.
-pub(super) fn holder_beside(device: &Device, own: &[u32]) -> Option<Holder> {
+pub(super) fn holder_beside(device: &DeviceSummary, own: &[u32]) -> Option<Holder> {
     let names = names_beside(device, own).ok()?;
     names.iter().find(|name| is_trusted(name.user)).map(holder_at)
 }
 
 /// Whether a process captures from a queue of `device` that is not among `own`. The caller must have the turn.
-pub(super) fn is_another_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
+pub(super) fn is_another_beside(device: &DeviceSummary, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| is_trusted(name.user)))
 }
 
 /// Whether an untrusted user has the name of a queue of `device` that is not among `own`.
-pub(super) fn is_stranger_beside(device: &Device, own: &[u32]) -> Result<bool, OpenError> {
+pub(super) fn is_stranger_beside(device: &DeviceSummary, own: &[u32]) -> Result<bool, OpenError> {
     Ok(names_beside(device, own)?.iter().any(|name| !is_trusted(name.user)))
 }
 
 /// The captured receive queues of `device`, each with its process.
-pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
+pub(super) fn holders(device: &DeviceSummary) -> Vec<(u32, Holder)> {
     let names = names(&queues_name(device)).unwrap_or_default();
     let holder = |name: &AbstractName| Some((queue_of(device, name)?, holder_at(name)));
     let mut holders: Vec<_> = names.iter().filter(|name| is_trusted(name.user)).filter_map(holder).collect();
@@ -159,22 +108,22 @@ pub(super) fn holders(device: &Device) -> Vec<(u32, Holder)> {
 }
 
 /// The names that processes have of queues of `device` that are not among `own`.
-fn names_beside(device: &Device, own: &[u32]) -> Result<Vec<AbstractName>, OpenError> {
+fn names_beside(device: &DeviceSummary, own: &[u32]) -> Result<Vec<AbstractName>, OpenError> {
     let mut names = names(&queues_name(device))?;
     names.retain(|name| queue_of(device, name).is_some_and(|queue| !own.contains(&queue)));
     Ok(names)
 }
 
-fn queues_name(device: &Device) -> String {
+fn queues_name(device: &DeviceSummary) -> String {
     format!("{PROTOCOL}/{}/queue/", device.index)
 }
 
-fn queue_name(device: &Device, queue: u32) -> String {
+fn queue_name(device: &DeviceSummary, queue: u32) -> String {
     format!("{}{queue}", queues_name(device))
 }
 
 /// The queue in this name.
-fn queue_of(device: &Device, name: &AbstractName) -> Option<u32> {
+fn queue_of(device: &DeviceSummary, name: &AbstractName) -> Option<u32> {
     let number = name.name.strip_prefix(&queues_name(device))?;
     number.split('#').next()?.parse().ok()
 }
@@ -228,25 +177,25 @@ fn take(name: &str) -> Result<Option<Claim>, OpenError> {
 }
 
 /// A number that no other process can predict.
-fn random() -> u64 {
+pub(super) fn random() -> u64 {
     // Keys are random, and differ by one from one call to the next; the hash of an empty input does not reveal
     // them.
     RandomState::new().build_hasher().finish()
 }
 
 /// The users whose claims count: root and the capture's own user.
-fn is_trusted(user: u32) -> bool {
+pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == geteuid().as_raw()
 }
 
 /// Takes the name, if no process has it.
 fn listen_at(name: &str) -> io::Result<Option<Claim>> {
-    // Created by the opener, because others trust a claim by its user.
-    let request = Request::Listen { name: name.as_bytes(), backlog: BACKLOG };
-    let socket = match opener::open(request).and_then(Answer::descriptor) {
-        Err(error) if error.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => return Ok(None),
-        listening => listening?,
-    };
+    let socket = unix_socket()?;
+    match bind(&socket, &address(name)) {
+        Err(Errno::ADDRINUSE) => return Ok(None),
+        bound => bound?,
+    }
+    listen(&socket, BACKLOG)?;
     let keeper = unix_socket()?;
     connect(&keeper, &address(name))?;
     Ok(Some(Claim { keeper, name: name.to_owned(), _listening: socket }))

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Label, Reg, Size};
 use crate::bpf::{BpfError, Link, LoadOptions, Map, MapKind, Program, ProgramKind, kernel_function};
-use crate::device::Device;
+use crate::device::DeviceSummary;
 use crate::time::Timestamps;
 use crate::umem::chunk::heads::PACKETS_PER_READING;
 
@@ -22,11 +22,6 @@ const READ_EVERY: u64 = PACKETS_PER_READING as u64;
 /// The tracepoint that the kernel passes at the end of each batch (`trace_napi_poll` in
 /// `net/core/dev.c`), on the CPU that ran the XDP program for the batch's packets.
 const END_OF_BATCH: &CStr = c"napi_poll";
-/// Its driver also runs the XDP program in the system call of the process that writes a packet, where no batch
-/// ends (`drivers/net/tun.c`, `tun_build_skb`).
-const DRIVER_WITHOUT_BATCHES: &str = "tun";
-/// Stack offset of the key of the map's only entry.
-const KEY: i16 = -4;
 /// Stack offset of a packet's hardware timestamp.
 const DEVICE_TIME: i16 = -16;
 /// The kernel's function that returns a packet's hardware timestamp to a program (kernel documentation,
@@ -53,6 +48,8 @@ pub(crate) enum Clock {
     Batch {
         /// The last reading, for each CPU.
         reading: Map,
+        /// The key of the reading, as the program needs it: in memory.
+        zero: Map,
         /// Runs the program that invalidates the reading at the end of each batch.
         _forget: Link,
         /// It is read for each packet instead.
@@ -70,10 +67,9 @@ pub(crate) enum Clock {
 impl Clock {
     /// The clock for timestamps of this kind for `device`. It is read for each packet if the kernel does not report
     /// the end of batches, which requires CAP_PERFMON.
-    pub(crate) fn new(wanted: Timestamps, device: &Device) -> Result<Self, BpfError> {
-        let has_batches = device.driver.as_deref() != Some(DRIVER_WITHOUT_BATCHES);
+    pub(crate) fn new(wanted: Timestamps, device: &DeviceSummary) -> Result<Self, BpfError> {
         Ok(match wanted {
-            Timestamps::Batch if has_batches => Self::batch().unwrap_or(Self::Packet),
+            Timestamps::Batch if !device.is_without_batches => Self::batch().unwrap_or(Self::Packet),
             Timestamps::Hardware => Self::device(device.index)?,
             Timestamps::None | Timestamps::Packet | Timestamps::Batch => Self::Packet,
         })
@@ -94,14 +90,12 @@ impl Clock {
     fn batch() -> Result<Self, BpfError> {
         let reading = Map::create(MapKind::PercpuArray, "wirecap_clock", reading::BYTES, 1)?;
         share(&reading, READ_EVERY)?;
-        let forget = Program::load(
-            ProgramKind::RawTracepoint,
-            "wirecap_forget",
-            &forgetting(&reading),
-            LoadOptions::default(),
-        )?;
+        let zero = Map::create(MapKind::Array, "wirecap_zero", size_of::<u32>() as u32, 1)?;
+        let code = forgetting(&reading, &zero);
+        let forget =
+            Program::load(ProgramKind::RawTracepoint, "wirecap_forget", &code, LoadOptions::default())?;
         let _forget = Link::attach_tracepoint(&forget, END_OF_BATCH)?;
-        Ok(Self::Batch { reading, _forget, each_packet: AtomicBool::new(false) })
+        Ok(Self::Batch { reading, zero, _forget, each_packet: AtomicBool::new(false) })
     }
 
     /// The kind of timestamps that it provides.
@@ -129,7 +123,7 @@ impl Clock {
             Self::Packet => {
                 program.call(Helper::KtimeTaiNs);
             }
-            Self::Batch { reading, .. } => read_for_batch(program, reading),
+            Self::Batch { reading, zero, .. } => read_for_batch(program, reading, zero),
             Self::Device { function, .. } => read_of_device(program, *function),
         }
     }
@@ -142,9 +136,9 @@ fn share(reading: &Map, packets: u64) -> Result<(), BpfError> {
     reading.update(0, &value)
 }
 
-fn read_for_batch(program: &mut Assembler, reading: &Map) {
+fn read_for_batch(program: &mut Assembler, reading: &Map, zero: &Map) {
     let (read, done) = (program.label(), program.label());
-    find(program, reading, done);
+    find(program, reading, zero, done);
     program.mov(Reg::R7, Reg::R0);
     program.load(Size::Double, Reg::R1, Reg::R7, reading::LEFT);
     program.load(Size::Double, Reg::R0, Reg::R7, reading::NANOS);
@@ -170,10 +164,10 @@ fn read_of_device(program: &mut Assembler, function: u32) {
 }
 
 /// The program that makes the next packet on this CPU read the clock.
-fn forgetting(reading: &Map) -> Vec<crate::bpf::asm::Insn> {
+fn forgetting(reading: &Map, zero: &Map) -> Vec<crate::bpf::asm::Insn> {
     let mut program = Assembler::new();
     let done = program.label();
-    find(&mut program, reading, done);
+    find(&mut program, reading, zero, done);
     program.store(Size::Double, Reg::R0, reading::LEFT, 0);
     program.bind(done);
     program.mov(Reg::R0, 0).exit();
@@ -181,10 +175,12 @@ fn forgetting(reading: &Map) -> Vec<crate::bpf::asm::Insn> {
 }
 
 /// Puts the address of this CPU's last reading into R0; at `missing` the verifier knows that there is one.
-fn find(program: &mut Assembler, reading: &Map, missing: Label) {
-    program.store(Size::Word, Reg::R10, KEY, 0);
+///
+/// The key is not on the stack: without CAP_PERFMON, the processor waits for all earlier instructions after a store to
+/// unused stack, 10 ns per packet.
+fn find(program: &mut Assembler, reading: &Map, zero: &Map, missing: Label) {
     program.load_map_fd(Reg::R1, reading);
-    program.mov(Reg::R2, Reg::R10).add(Reg::R2, i32::from(KEY));
+    program.load_map_value(Reg::R2, zero, 0);
     program.call(Helper::MapLookup);
     program.jump_if(Reg::R0, Condition::Eq, 0, missing);
 }
@@ -200,6 +196,8 @@ mod tests {
     /// Width of a column of the histogram in nanoseconds.
     const COLUMN_NANOS: i32 = 250;
     const COLUMNS: u32 = 64;
+    /// Stack offset of a column's number.
+    const KEY: i16 = -4;
 
     /// Records for each packet how much later its own reading of the clock is than its timestamp.
     fn noting(clock: &Clock, histogram: &Map) -> Vec<Insn> {

@@ -26,7 +26,15 @@ fn settings(timestamps: Timestamps) -> Settings {
         interface_index: 0,
         first_ring_index: 0,
     };
-    Settings { rings, warm: None, commons: None, drop_rejected: false, copy_because: None, whole: true }
+    Settings {
+        rings,
+        warm: None,
+        commons: None,
+        drop_rejected: false,
+        copy_because: None,
+        whole: true,
+        counts_own: false,
+    }
 }
 
 fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {
@@ -60,7 +68,7 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
     let opened = far.run_in(|| {
         let device = Device::find("a1").unwrap();
         let opened = open_queue(&device, 0, Timestamps::Hardware).unwrap();
-        let attached = device.attached_now().unwrap();
+        let attached = DeviceSummary::from(&device).attached_now().unwrap();
         let program = crate::bpf::Program::by_id(attached[0].program_id).unwrap();
         assert_eq!(program.info().unwrap().name, BOUND_PROGRAM);
         opened
@@ -73,7 +81,7 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
     let account = opened.rings[0].account();
     assert_eq!((account.delivered, account.dropped.no_cell), (1000, 0));
     drop(opened);
-    let left = far.run_in(|| Device::find("a1").unwrap().attached_now().unwrap());
+    let left = far.run_in(|| DeviceSummary::from(&Device::find("a1").unwrap()).attached_now().unwrap());
     assert!(left.unwrap().is_empty());
 }
 
@@ -94,7 +102,7 @@ fn an_interface_is_not_shared_if_a_capture_uses_the_device_clock() {
             let held = open_queue(&device, 0, first).unwrap();
             let refusal = open_queue(&device, 1, second).unwrap_err();
             assert!(matches!(refusal, OpenError::NotShared { holder: Some(_), .. }), "{refusal:?}");
-            assert_eq!(device.attached_now().unwrap().len(), 1);
+            assert_eq!(DeviceSummary::from(&device).attached_now().unwrap().len(), 1);
             drop(held);
         }
         drop(open_queue(&device, 1, Timestamps::Batch).unwrap());

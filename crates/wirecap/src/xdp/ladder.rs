@@ -3,8 +3,7 @@
 
 use std::io;
 
-use crate::bpf::{self, BpfError, Link, Program};
-use crate::device::{Device, Rung, XdpMode};
+use crate::device::{Device, Rung};
 use crate::error::OpenError;
 use crate::names::RingName;
 use crate::sys::xdp::{BindMode, XdpSocket};
@@ -40,32 +39,11 @@ impl<'a> Ladder<'a> {
         }
     }
 
-    /// Attaches `program` in the driver if that is possible, else in the network stack.
-    pub(super) fn attach(&mut self, program: &Program) -> Result<Link, BpfError> {
-        match Link::attach_xdp(program, self.device.index, bpf::XdpMode::Native) {
-            Err(error) if is_refusal_by_driver(&error) => {
-                let reason = match (error.errno(), error.reason()) {
-                    (Some(libc::EOPNOTSUPP), _) => "the driver has no native XDP".to_owned(),
-                    (_, Some(reason)) => format!("the driver has no native XDP now: {reason}"),
-                    _ => format!("the driver has no native XDP at an MTU of {}", self.device.mtu),
-                };
-                self.miss(Rung::ZeroCopy, reason.clone());
-                self.miss(Rung::NativeCopy, reason);
-                self.rung = Rung::Generic;
-                Link::attach_xdp(program, self.device.index, bpf::XdpMode::Generic)
-            }
-            outcome => outcome,
-        }
-    }
-
-    /// Takes the rung on which another capture has attached its program already.
-    pub(super) fn join(&mut self, mode: XdpMode) {
-        if mode == XdpMode::Generic {
-            let reason = "another capture on the interface has attached its program to the network stack";
-            self.miss(Rung::ZeroCopy, reason.to_owned());
-            self.miss(Rung::NativeCopy, reason.to_owned());
-            self.rung = Rung::Generic;
-        }
+    /// Takes the lowest rung, as the program is in the network stack.
+    pub(super) fn not_native(&mut self, reason: String) {
+        self.miss(Rung::ZeroCopy, reason.clone());
+        self.miss(Rung::NativeCopy, reason);
+        self.rung = Rung::Generic;
     }
 
     /// Binds with zero-copy if that is possible, else with a copy.
@@ -149,14 +127,6 @@ impl<'a> Ladder<'a> {
 
 pub(super) fn refusal_to_bind(ring: &RingName, source: io::Error) -> OpenError {
     OpenError::Bind { ring: ring.clone(), source }
-}
-
-/// Whether the driver cannot run the program. Drivers without XDP, or not at this MTU or with these queues, report it
-/// in several ways; the remaining errors would occur in another mode as well.
-fn is_refusal_by_driver(error: &BpfError) -> bool {
-    const OTHER_CAUSES: [i32; 3] = [libc::ENODEV, libc::ENOMEM, libc::ENETDOWN];
-    matches!(error, BpfError::Failed { .. } | BpfError::Refused { .. })
-        && error.errno().is_some_and(|errno| !OTHER_CAUSES.contains(&errno))
 }
 
 /// Whether the queue is in use, which would also prevent a copy.

@@ -19,14 +19,14 @@
 //! a joining process obtains the array before it looks for the claims of others. If there are none, it uses a
 //! new array.
 
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::bpf::{BpfError, Link, Map, MapKind, Program, link_holding};
-use crate::device::{AttachedXdp, Device, XdpMode};
+use crate::bpf::{self, BpfError, Link, Map, MapInfo, MapKind, Program, ProgramKind, link_holding};
+use crate::device::{AttachedXdp, DeviceSummary, XdpMode};
 use crate::error::OpenError;
-use crate::xdp::claim::{holder_beside, is_another_beside, is_stranger_beside};
-use crate::xdp::ladder::Ladder;
+use crate::xdp::claim::{holder_beside, is_another_beside, is_stranger_beside, is_trusted};
 use crate::xdp::programs::{self, BOUND_PROGRAM, DISPATCHER, QUEUE_PROGRAM};
 use crate::xdp::refused;
 
@@ -47,50 +47,57 @@ pub(super) struct Place {
     link: Option<Link>,
 }
 
+/// A place that was taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) place: Place,
+    /// Why the program is in the network stack and not in the driver, if it is.
+    pub(super) not_native: Option<String>,
+}
+
 impl Place {
-    /// Takes the place of `queues` on the ladder's interface for the program that `load` returns. `load` gets
-    /// the array of programs, to which the program must refer so that others find it. Only one process may call
-    /// this at a time. A program that is bound to the device does not share the interface.
+    /// Takes the place of `queues` on `device` for the program that `load` returns. `load` gets the array of programs,
+    /// to which the program must refer so that others find it. Only one process may call this at a time. A program that
+    /// is bound to the device does not share the interface.
     pub(super) fn take(
-        ladder: &mut Ladder<'_>,
+        device: &DeviceSummary,
         queues: &[u32],
         is_bound: bool,
         load: impl Fn(&Map) -> Result<Program, BpfError>,
-    ) -> Result<Self, OpenError> {
-        Self::take_slots(ladder, queues, if is_bound { &[] } else { queues }, is_bound, load)
+    ) -> Result<Taken, OpenError> {
+        Self::take_slots(device, queues, if is_bound { &[] } else { queues }, is_bound, load)
     }
 
-    /// Attaches a program to the ladder's interface, whose `queues` only send: some drivers have no zero-copy tx rings
-    /// without a program. It passes every packet to the host until others join. Only one process may call this at a time.
-    pub(super) fn pass(ladder: &mut Ladder<'_>, queues: &[u32]) -> Result<Self, OpenError> {
-        Self::take_slots(ladder, queues, &[], false, programs::load_dispatcher)
+    /// Attaches a program to `device`, whose `queues` only send: some drivers have no zero-copy tx rings without a
+    /// program. It passes every packet to the host until others join. Only one process may call this at a time.
+    pub(super) fn pass(device: &DeviceSummary, queues: &[u32]) -> Result<Taken, OpenError> {
+        Self::take_slots(device, queues, &[], false, programs::load_dispatcher)
     }
 
     /// `slots`: the queues whose packets the program gets.
     fn take_slots(
-        ladder: &mut Ladder<'_>,
+        device: &DeviceSummary,
         queues: &[u32],
         slots: &[u32],
         is_bound: bool,
         load: impl Fn(&Map) -> Result<Program, BpfError>,
-    ) -> Result<Self, OpenError> {
-        let device = ladder.device;
+    ) -> Result<Taken, OpenError> {
         let deadline = Instant::now() + BUSY_PATIENCE;
         loop {
             let taken = match Occupant::find(device, queues)? {
                 Some(_) if is_bound && is_another_beside(device, queues)? => {
                     return Err(not_shared(device, queues));
                 }
-                Some(occupant) if is_another_beside(device, queues)? => occupant.join(ladder, slots, &load),
+                Some(occupant) if is_another_beside(device, queues)? => occupant.join(device, slots, &load),
                 // An untrusted user with capabilities may capture there nevertheless; the objects of a dead
                 // process would disappear soon.
                 Some(_) if is_stranger_beside(device, queues)? && Instant::now() < deadline => {
                     thread::sleep(BUSY_PAUSE);
                     continue;
                 }
-                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(ladder, slots, &load),
-                Some(leftover) => leftover.replace(ladder, slots, &load),
-                None => Self::alone(ladder, slots, &load),
+                Some(occupant) if is_stranger_beside(device, queues)? => occupant.join(device, slots, &load),
+                Some(leftover) => leftover.replace(device, slots, &load),
+                None => Self::alone(device, slots, &load),
             };
             match taken {
                 Err(BpfError::InterfaceBusy { .. }) if Instant::now() < deadline => {
@@ -102,19 +109,22 @@ impl Place {
     }
 
     fn alone(
-        ladder: &mut Ladder<'_>,
+        device: &DeviceSummary,
         queues: &[u32],
         load: impl Fn(&Map) -> Result<Program, BpfError>,
-    ) -> Result<Self, BpfError> {
+    ) -> Result<Taken, BpfError> {
         let slots = Slots::of_new_array(queues, load)?;
-        let link = Some(ladder.attach(&slots.program)?);
-        Ok(Self { slots, link })
+        let (link, not_native) = attach(&slots.program, device)?;
+        Ok(Taken { place: Self { slots, link: Some(link) }, not_native })
     }
 
     /// Also takes the place of `queue`.
     pub(super) fn add(&mut self, queue: u32) -> Result<(), BpfError> {
-        if !self.slots.queues.is_empty() {
-            self.slots.array.update_fd(queue, &self.slots.program)?;
+        if self.slots.program.info()?.name == BOUND_PROGRAM {
+            return Ok(());
+        }
+        self.slots.array.update_fd(queue, &self.slots.program)?;
+        if !self.slots.queues.contains(&queue) {
             self.slots.queues.push(queue);
         }
         Ok(())
@@ -167,18 +177,29 @@ impl Place {
         }
     }
 
-    /// Restores the program if another one has replaced it, if the link still holds one at all.
-    pub(super) fn retake(&self) -> bool {
-        let Some(link) = &self.link else { return false };
-        let is_held = link.info().is_ok_and(|info| info.ifindex != 0);
-        is_held && link.update(&self.slots.program).is_ok()
+    /// Restores the program if another one has replaced it, if the link still holds one at all. Not if that is the program of
+    /// another capture: it took the interface when this one, whose queues are `own`, had given them up. Only one process may
+    /// call this at a time.
+    pub(super) fn retake(&self, device: &DeviceSummary, own: &[u32]) -> Result<bool, OpenError> {
+        let Some(link) = &self.link else { return Ok(false) };
+        if link.info().map_or(true, |info| info.ifindex == 0) {
+            return Ok(false);
+        }
+        if !is_another_beside(device, own)? {
+            return Ok(link.update(&self.slots.program).is_ok());
+        }
+        if Occupant::find(device, own)?.is_some() {
+            return Ok(false);
+        }
+        let dispatcher = programs::load_dispatcher(&self.slots.array);
+        Ok(dispatcher.and_then(|dispatcher| link.update(&dispatcher)).is_ok())
     }
 
     /// Detaches the program and attaches it again: a driver may have lost it, and is notified of a program only if
     /// there was none. Packets pass to the host meanwhile. Fails if other processes share the place.
-    pub(super) fn attach_anew(&mut self, ladder: &mut Ladder<'_>) -> Result<(), BpfError> {
+    pub(super) fn attach_anew(&mut self, device: &DeviceSummary) -> Result<(), BpfError> {
         self.link = None;
-        self.link = Some(ladder.attach(&self.slots.program)?);
+        self.link = Some(attach(&self.slots.program, device)?.0);
         Ok(())
     }
 
@@ -202,8 +223,13 @@ impl Place {
         self.slots.array.info().map(|array| vec![array.id]).unwrap_or_default()
     }
 
-    /// Like [`exchange`](Self::exchange), but the driver is always notified of a program.
-    pub(super) fn exchange_anew(&mut self, program: Program) -> Result<(), BpfError> {
+    /// Like [`exchange`](Self::exchange), but the driver is always notified of a program. Fails if another capture has
+    /// replaced this one.
+    pub(super) fn exchange_anew(&mut self, program: Program, device: &DeviceSummary) -> Result<(), BpfError> {
+        if !self.is_taken() {
+            let source = io::Error::from_raw_os_error(libc::EBUSY);
+            return Err(BpfError::InterfaceBusy { ifindex: device.index, source });
+        }
         let is_attached_directly = self.is_attached_directly()?;
         if let Some(link) = self.link.as_ref().filter(|_| !is_attached_directly) {
             link.update(&programs::load_dispatcher(&self.slots.array)?)?;
@@ -270,6 +296,8 @@ impl Drop for Slots {
 /// The attachments of other captures on an interface.
 struct Occupant {
     link: Link,
+    /// The attached program.
+    program: Program,
     array: Map,
     mode: XdpMode,
     /// The first one's program is attached directly.
@@ -279,9 +307,9 @@ struct Occupant {
 impl Occupant {
     /// The captures on `device` that `queues` should join; `None` if there are none, also if another program is
     /// attached.
-    fn find(device: &Device, queues: &[u32]) -> Result<Option<Self>, OpenError> {
+    fn find(device: &DeviceSummary, queues: &[u32]) -> Result<Option<Self>, OpenError> {
         let Some(attached) = device.attached_now()?.into_iter().next() else { return Ok(None) };
-        match Self::behind(attached) {
+        match Self::behind(device, attached) {
             Ok(Found::Wirecap(occupant)) => Ok(Some(occupant)),
             Ok(Found::Bound) if is_another_beside(device, queues)? => Err(not_shared(device, queues)),
             Ok(Found::Bound | Found::Other) => Ok(None),
@@ -298,56 +326,111 @@ impl Occupant {
         }
     }
 
-    fn behind(attached: AttachedXdp) -> Result<Found, BpfError> {
-        let Some(link) = link_holding(attached.program_id)? else { return Ok(Found::Other) };
-        let program = Program::by_id(attached.program_id)?.info()?;
-        let is_alone = match &*program.name {
+    fn behind(device: &DeviceSummary, attached: AttachedXdp) -> Result<Found, BpfError> {
+        let Some(link) = link_holding(attached.program_id, device.index)? else { return Ok(Found::Other) };
+        let program = Program::by_id(attached.program_id)?;
+        let info = program.info()?;
+        // Any process with CAP_BPF can name its program so.
+        if info.kind != ProgramKind::Xdp as u32 || !is_trusted(info.uid) {
+            return Ok(Found::Other);
+        }
+        let is_alone = match &*info.name {
             QUEUE_PROGRAM => true,
             DISPATCHER => false,
             BOUND_PROGRAM => return Ok(Found::Bound),
-            name if name.starts_with("wirecap") => return Ok(Found::OtherVersion(program.name)),
+            name if name.starts_with("wirecap") => return Ok(Found::OtherVersion(info.name)),
             _ => return Ok(Found::Other),
         };
-        for id in program.map_ids {
+        for id in info.map_ids {
             let array = Map::by_id(id)?;
-            if array.name() == ARRAY {
-                let mode = attached.mode;
-                return Ok(Found::Wirecap(Self { link, array, mode, is_alone }));
+            if !is_array_of_programs(&array.info()?) {
+                continue;
             }
+            if !is_alone && programs::load_dispatcher(&array)?.info()?.tag != info.tag {
+                return Ok(Found::Other);
+            }
+            return Ok(Found::Wirecap(Self { link, program, array, mode: attached.mode, is_alone }));
         }
         Ok(Found::Other)
     }
 
+    /// Makes the link run `program`, and checks that the interface does: the link of an interface in another network
+    /// namespace may have the same properties.
+    fn put(&self, device: &DeviceSummary, program: &Program) -> Result<(), BpfError> {
+        self.link.update(program)?;
+        let id = program.id()?;
+        let runs = |attached: Vec<AttachedXdp>| attached.iter().any(|attached| attached.program_id == id);
+        if device.attached_now().is_ok_and(runs) {
+            return Ok(());
+        }
+        self.link.update(&self.program)?;
+        let source = io::Error::from_raw_os_error(libc::EBUSY);
+        Err(BpfError::InterfaceBusy { ifindex: device.index, source })
+    }
+
     fn join(
         self,
-        ladder: &mut Ladder<'_>,
+        device: &DeviceSummary,
         queues: &[u32],
         load: impl Fn(&Map) -> Result<Program, BpfError>,
-    ) -> Result<Place, BpfError> {
+    ) -> Result<Taken, BpfError> {
         let program = load(&self.array)?;
         if self.is_alone {
-            self.link.update(&programs::load_dispatcher(&self.array)?)?;
+            self.put(device, &programs::load_dispatcher(&self.array)?)?;
         }
-        ladder.join(self.mode);
+        let not_native = self.not_native();
         let slots = Slots::of(self.array, program, queues)?;
-        Ok(Place { slots, link: Some(self.link) })
+        Ok(Taken { place: Place { slots, link: Some(self.link) }, not_native })
     }
 
     /// Replaces processes that have ended, although the kernel has not yet removed all of their objects.
     fn replace(
         self,
-        ladder: &mut Ladder<'_>,
+        device: &DeviceSummary,
         queues: &[u32],
         load: impl Fn(&Map) -> Result<Program, BpfError>,
-    ) -> Result<Place, BpfError> {
+    ) -> Result<Taken, BpfError> {
         let slots = Slots::of_new_array(queues, load)?;
-        self.link.update(&slots.program)?;
-        ladder.join(self.mode);
-        Ok(Place { slots, link: Some(self.link) })
+        self.put(device, &slots.program)?;
+        let not_native = self.not_native();
+        Ok(Taken { place: Place { slots, link: Some(self.link) }, not_native })
+    }
+
+    fn not_native(&self) -> Option<String> {
+        let reason = "another capture on the interface has attached its program to the network stack";
+        (self.mode == XdpMode::Generic).then(|| reason.to_owned())
     }
 }
 
-fn not_shared(device: &Device, queues: &[u32]) -> OpenError {
+/// Whether it is an array like those of this version.
+fn is_array_of_programs(map: &MapInfo) -> bool {
+    map.name == ARRAY && map.kind == MapKind::ProgArray as u32 && map.max_entries == SLOTS
+}
+
+/// Attaches `program` in the driver if that is possible, else in the network stack, with the reason.
+fn attach(program: &Program, device: &DeviceSummary) -> Result<(Link, Option<String>), BpfError> {
+    match Link::attach_xdp(program, device.index, bpf::XdpMode::Native) {
+        Err(error) if is_refusal_by_driver(&error) => {
+            let reason = match (error.errno(), error.reason()) {
+                (Some(libc::EOPNOTSUPP), _) => "the driver has no native XDP".to_owned(),
+                (_, Some(reason)) => format!("the driver has no native XDP now: {reason}"),
+                _ => format!("the driver has no native XDP at an MTU of {}", device.mtu),
+            };
+            Ok((Link::attach_xdp(program, device.index, bpf::XdpMode::Generic)?, Some(reason)))
+        }
+        attached => Ok((attached?, None)),
+    }
+}
+
+/// Whether the driver cannot run the program. Drivers without XDP, or not at this MTU or with these queues, report it
+/// in several ways; the remaining errors would occur in another mode as well.
+fn is_refusal_by_driver(error: &BpfError) -> bool {
+    const OTHER_CAUSES: [i32; 3] = [libc::ENODEV, libc::ENOMEM, libc::ENETDOWN];
+    matches!(error, BpfError::Failed { .. } | BpfError::Refused { .. })
+        && error.errno().is_some_and(|errno| !OTHER_CAUSES.contains(&errno))
+}
+
+fn not_shared(device: &DeviceSummary, queues: &[u32]) -> OpenError {
     OpenError::NotShared { interface: device.name.clone(), holder: holder_beside(device, queues) }
 }
 

@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::time::{ClockId, DynamicClockId, clock_gettime, clock_gettime_dynamic};
 
-use crate::bpf::Map;
 use crate::sys::memory::Mapping;
 use crate::time::Timestamp;
 use crate::umem::chunk::records::Stamps;
@@ -39,7 +39,7 @@ pub(crate) struct ProgramStamps {
 }
 
 impl ProgramStamps {
-    pub(crate) fn new(by_device: bool, failed: &Map) -> io::Result<Self> {
+    pub(crate) fn new(by_device: bool, failed: impl AsFd) -> io::Result<Self> {
         Ok(Self { by_device, failed: Mapping::of(failed, FAILED_BYTES as usize, 0)? })
     }
 
@@ -85,6 +85,7 @@ fn nanos(time: rustix::time::Timespec) -> i64 {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::bpf::Map;
 
     #[test]
     #[cfg_attr(miri, ignore = "miri has no bpf(2)")]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::device::{Device, Rung, XdpMode};
+use crate::device::{Device, DeviceSummary, Rung, XdpMode};
 use crate::error::OpenError;
 use crate::forward::{Outlet, TxOutlet};
 use crate::kernel_ring::{Consumer, Producer};
@@ -21,7 +21,8 @@ use crate::xdp::claim::Claim;
 use crate::xdp::ladder::{Ladder, refusal_to_bind};
 use crate::xdp::lesson::{Lesson, Refusal, why_copy};
 use crate::xdp::link;
-use crate::xdp::place::Place;
+use crate::xdp::place::{Place, Taken};
+use crate::xdp::turn;
 use crate::xdp::{Commons, system};
 
 /// Slots of a tx ring.
@@ -95,10 +96,12 @@ pub(crate) fn open_port(
     queues: &[u32],
     commons: &Commons,
 ) -> Result<(Vec<PreparedTx>, PortClaims), Refusal> {
-    let turn = Claim::turn(device)?;
-    let claims = queues.iter().map(|&queue| Claim::queue(device, queue)).collect::<Result<Vec<_>, _>>()?;
+    let summary = DeviceSummary::from(device);
+    let turn = turn::wait(&summary)?;
+    let claims = queues.iter().map(|&queue| Claim::queue(&summary, queue));
+    let claims = claims.collect::<Result<Vec<_>, _>>()?;
     let is_zero_copy = matches!(commons.first.get(), Some((_, Rung::ZeroCopy)));
-    let place = if is_zero_copy { enable_xdp(device, queues, commons, &claims)? } else { None };
+    let place = if is_zero_copy { enable_xdp(device, queues, &claims)? } else { None };
     drop(turn);
     let open = |&queue| open_queue(device, queue, commons);
     let tx = queues.iter().map(open).collect::<Result<Vec<_>, Refusal>>()?;
@@ -107,33 +110,28 @@ pub(crate) fn open_port(
 }
 
 /// Makes the driver create its rings for XDP; without them igb, for example, does not send with zero-copy.
-fn enable_xdp(
-    device: &Device,
-    queues: &[u32],
-    commons: &Commons,
-    claims: &[Claim],
-) -> Result<Option<Place>, Refusal> {
+fn enable_xdp(device: &Device, queues: &[u32], claims: &[Claim]) -> Result<Option<Place>, Refusal> {
     if let Some(reason) = why_copy(device, None) {
         return Err(Lesson::Copy { reason }.into());
     }
-    let mut ladder = Ladder::new(device, commons.pool.geometry().cell_bytes);
-    let place = match Place::pass(&mut ladder, queues) {
-        Err(OpenError::OtherProgram { .. }) if has_native(device)? => {
+    let summary = DeviceSummary::from(device);
+    let Taken { place, not_native } = match Place::pass(&summary, queues) {
+        Err(OpenError::OtherProgram { .. }) if has_native(&summary)? => {
             // Another program does as well.
             return Ok(None);
         }
-        place => place?,
+        taken => taken?,
     };
     let kept = claims.iter().try_for_each(|claim| claim.keep(place.array()));
     kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
-    if ladder.rung == Rung::Generic {
+    if not_native.is_some() {
         let reason = format!("{} has no program in its driver and therefore cannot send", device.name);
         return Err(Lesson::Copy { reason }.into());
     }
     Ok(Some(place))
 }
 
-fn has_native(device: &Device) -> Result<bool, OpenError> {
+fn has_native(device: &DeviceSummary) -> Result<bool, OpenError> {
     Ok(device.attached_now()?.iter().any(|attached| attached.mode == XdpMode::Native))
 }
 

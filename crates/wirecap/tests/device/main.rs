@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use namespace::{Namespace, ethtool_sum, in_new_namespace, ip, link_counter, make_pair};
 use sender::{Sender, Tap};
 use wirecap::device::{
-    AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, OperationalState, Presence, Reason,
-    Rung, Scope, XdpFeatures, XdpMode, devices,
+    AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, Mark, OperationalState, Presence,
+    Reason, Rung, Scope, XdpFeatures, XdpMode, devices,
 };
 use xdp::{Program, Verdict};
 
@@ -260,17 +260,191 @@ fn features_are_reported() -> bool {
     are_reported
 }
 
+/// Dedicates an interface of this namespace to capturing.
+fn dedicate(name: &str) {
+    let here = wirecap_testbed::Namespace::current().unwrap();
+    wirecap_testbed::Interface::find(&here, name).unwrap().dedicate().unwrap();
+}
+
 #[test]
-fn an_interface_without_anything_is_free() {
+fn auto_selects_xdp_on_a_dedicated_interface_only() {
     in_new_namespace(|| {
         if !features_are_reported() {
             return;
         }
         make_pair(2);
-        let choice = find("a1").choose_engine();
-        assert_eq!(find("a1").carries_host_traffic(), None);
+        // Other tests dedicate interfaces of the usual names.
+        ip("link set a1 down");
+        ip("link set a1 name span1 up");
+        let choice = find("span1").choose_engine();
+        assert_eq!(find("span1").carries_host_traffic(), None);
+        assert_eq!(choice.engine, ChosenEngine::Packet, "without a mark: {}", choice.why);
+        assert_eq!(find("span1").mark, Mark::Missing);
+        assert_eq!(choice.why, "not dedicated: wirecap dedicate span1");
+        dedicate("span1");
+        let choice = find("span1").choose_engine();
         assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::NativeCopy)), "{}", choice.why);
+        assert_eq!((find("span1").mark, find("span1").contradictions()), (Mark::Dedicated, Vec::new()));
     });
+}
+
+#[test]
+fn a_mark_is_not_for_another_device_of_the_same_name() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        ip("link set a1 address 02:00:00:00:00:08");
+        let device = find("a1");
+        assert!(matches!(device.mark, Mark::OtherAddress(_)), "{:?}", device.mark);
+        let choice = device.choose_engine();
+        assert_eq!(choice.engine, ChosenEngine::Packet);
+        assert!(choice.why.contains("its mark is of another device"), "{}", choice.why);
+        assert!(choice.why.ends_with("wirecap dedicate a1"), "{}", choice.why);
+    });
+}
+
+#[test]
+fn a_dedicated_interface_that_is_down_is_still_dedicated() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        ip("link set a1 down");
+        assert!(matches!(find("a1").choose_engine().engine, ChosenEngine::Xdp(_)));
+    });
+}
+
+/// Checks that a dedicated `a1` is for `packet` after this change, for this reason only.
+fn contradicted_after(change: impl FnOnce() + Send, reason: impl FnOnce(&Reason) -> bool + Send) {
+    in_new_namespace(|| {
+        make_pair(1);
+        ip("link set a1 addrgenmode none down");
+        ip("link set a1 up");
+        dedicate("a1");
+        assert_eq!(find("a1").contradictions(), Vec::new());
+        change();
+        let device = find("a1");
+        let contradictions = device.contradictions();
+        let [found] = &contradictions[..] else { panic!("the mark is contradicted by {contradictions:?}") };
+        assert!(reason(found), "{found:?}");
+        let choice = device.choose_engine();
+        assert_eq!(choice.engine, ChosenEngine::Packet, "{found:?}");
+        assert_eq!(choice.why, format!("it is dedicated, but {found}"));
+    });
+}
+
+/// Adds a filter that takes every frame: a classic one of one instruction.
+fn add_tc_filter(side: &str) {
+    let filter = ["filter", "add", "dev", "a1", side, "bpf", "bytecode", "1,6 0 0 4294967295"];
+    assert!(std::process::Command::new("tc").args(filter).status().unwrap().success(), "{filter:?}");
+}
+
+#[test]
+fn a_tc_filter_contradicts_a_mark() {
+    // What the host sends through it is its traffic as well.
+    for (qdisc, side) in [("clsact", "ingress"), ("clsact", "egress"), ("ingress", "ingress")] {
+        let add = || {
+            namespace::run("tc", &format!("qdisc add dev a1 {qdisc}"));
+            add_tc_filter(side);
+        };
+        contradicted_after(add, |reason| *reason == Reason::TcFilter);
+    }
+}
+
+#[test]
+fn a_qdisc_without_a_filter_contradicts_nothing() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        namespace::run("tc", "qdisc add dev a1 clsact");
+        assert_eq!(find("a1").contradictions(), Vec::new());
+    });
+}
+
+#[test]
+fn a_netfilter_hook_contradicts_a_mark() {
+    for family in ["netdev", "inet"] {
+        let table = format!("add table {family} t");
+        let chain = format!("add chain {family} t c {{ type filter hook ingress device a1 priority 0; }}");
+        let add = || [table, chain].iter().for_each(|words| _ = namespace::run("nft", words));
+        contradicted_after(add, |reason| *reason == Reason::Netfilter);
+    }
+}
+
+#[test]
+fn a_netfilter_hook_of_another_interface_contradicts_nothing() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        namespace::run("nft", "add table netdev t");
+        namespace::run("nft", "add chain netdev t c { type filter hook ingress device a0 priority 0; }");
+        assert_eq!(find("a1").contradictions(), Vec::new());
+        assert_eq!(find("a1").hooks.unwrap().unknown, Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_tcx_program_contradicts_a_mark() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        let Some(program) = xdp::TcxProgram::attach(find("a1").index) else {
+            wirecap_testbed::skip_on_this_machine("this kernel has no tcx (Linux 6.6)");
+            return;
+        };
+        assert_eq!(find("a1").contradictions(), [Reason::Tcx], "the mark is contradicted");
+        assert_eq!(find("a1").choose_engine().engine, ChosenEngine::Packet);
+        drop(program);
+        // A command that another test is about to execute may still have the descriptor.
+        wirecap_testbed::wait_until("the program is gone", || find("a1").contradictions().is_empty());
+    });
+}
+
+#[test]
+fn the_hosts_uses_contradict_a_mark() {
+    contradicted_after(
+        || ip("route add 198.51.100.0/24 dev a1"),
+        |reason| matches!(reason, Reason::Route(_)),
+    );
+    contradicted_after(|| ip("addr add 192.0.2.1/32 dev a1"), |reason| matches!(reason, Reason::Address(_)));
+    let bridge = || {
+        ip("link add b0 type bridge");
+        ip("link set a1 master b0");
+    };
+    contradicted_after(bridge, |reason| matches!(reason, Reason::Upper(_)));
+    in_new_namespace(|| {
+        ip("link set lo up");
+        dedicate("lo");
+        assert_eq!(find("lo").choose_engine().engine, ChosenEngine::Packet);
+    });
+}
+
+#[test]
+fn an_xdp_program_that_is_no_captures_contradicts_a_mark() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        let attached = Program::load(Verdict::Pass).attach(find("a1").index);
+        assert_eq!(find("a1").contradictions(), [Reason::ForeignXdp], "the mark is contradicted");
+        assert_eq!(find("a1").choose_engine().engine, ChosenEngine::Packet);
+        drop(attached);
+        let capture =
+            wirecap::Capture::on("a1").engine(wirecap::Engine::Xdp).chunk(64).pool(16).open().unwrap();
+        assert_eq!(find("a1").contradictions(), Vec::new(), "a capture's own program");
+        capture.close();
+    });
+}
+
+#[test]
+fn a_device_whose_frames_arrive_on_its_ports_is_for_packet() {
+    let mut device = Device::find("lo").unwrap();
+    device.link_type = libc::ARPHRD_ETHER;
+    device.mark = Mark::Dedicated;
+    device.addresses.clear();
+    for (kind, is_controller) in [("bond", true), ("team", true), ("bridge", false), ("veth", false)] {
+        device.kind = Some(kind.to_owned());
+        let has = device.contradictions().iter().any(|reason| matches!(reason, Reason::Controller(_)));
+        assert_eq!(has, is_controller, "the mark is contradicted: {kind}");
+    }
 }
 
 #[test]
@@ -400,6 +574,7 @@ fn an_interface_without_its_own_xdp_gets_the_generic_rung() {
         make_pair(1);
         ip("link add m0 link a1 type macvlan");
         ip("link set m0 addrgenmode none up");
+        dedicate("m0");
         let choice = find("m0").choose_engine();
         assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::Generic)), "{}", choice.why);
     });
@@ -410,7 +585,8 @@ fn an_interface_without_ethernet_gets_the_packet_engine() {
     in_new_namespace(|| {
         ip("tuntap add t0 mode tun");
         ip("link set t0 addrgenmode none up");
-        let device = find("t0");
+        let mut device = find("t0");
+        device.mark = Mark::Dedicated;
         assert_eq!(device.mac, None);
         assert_eq!(device.carries_host_traffic(), None);
         assert_eq!(device.choose_engine().engine, ChosenEngine::Packet);

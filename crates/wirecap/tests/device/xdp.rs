@@ -25,6 +25,36 @@ pub(crate) enum Verdict {
     Redirect(u32),
 }
 
+/// A tcx program that leaves each arriving frame to the next one, attached until it is dropped.
+pub(crate) struct TcxProgram {
+    _link: OwnedFd,
+}
+
+impl TcxProgram {
+    /// None if the kernel has no tcx.
+    pub(crate) fn attach(index: u32) -> Option<Self> {
+        const BPF_PROG_TYPE_SCHED_CLS: u64 = 3;
+        const BPF_TCX_INGRESS: u64 = 46;
+        let next = u64::from(-1_i32 as u32) << 32;
+        let instructions = [0xb7 | next, 0x95];
+        let license = c"GPL";
+        let attributes = [
+            BPF_PROG_TYPE_SCHED_CLS | (instructions.len() as u64) << 32,
+            instructions.as_ptr() as u64,
+            license.as_ptr() as u64,
+        ];
+        // SAFETY: the pointers are to instructions and a licence that live until the call returns.
+        let program = unsafe { bpf_fd(BPF_PROG_LOAD, &attributes) };
+        let attributes = [program.as_raw_fd() as u64 | u64::from(index) << 32, BPF_TCX_INGRESS];
+        // SAFETY: no pointers.
+        match unsafe { bpf(BPF_LINK_CREATE, &attributes) } {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => None,
+            // SAFETY: what the command returns is a descriptor without another owner.
+            result => Some(Self { _link: unsafe { OwnedFd::from_raw_fd(result.expect("tcx") as i32) } }),
+        }
+    }
+}
+
 /// Number of loop iterations of a program before its verdict.
 #[derive(Clone, Copy)]
 struct Turns(u32);

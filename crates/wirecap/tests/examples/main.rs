@@ -76,7 +76,7 @@ fn the_firewall_rejects_unsolicited_packets() {
     if !privileged() {
         return;
     }
-    let bed = Inline::new(1, 1500).unwrap();
+    let bed = Inline::new(1, 1500).and_then(Inline::dedicated).unwrap();
     bed.set_checksum_offload(false).unwrap();
     bed.add_addresses().unwrap();
     let firewall = Mutex::default();
@@ -117,7 +117,11 @@ fn the_firewall_rejects_unsolicited_packets() {
 /// A front and three backs, each connected to a separate host.
 fn cables() -> (Namespace, Vec<VethPair>) {
     let middle = Namespace::new().unwrap();
-    let cable = |name| VethPair::new((&Namespace::new().unwrap(), "eth0"), (&middle, name), 1, 1500).unwrap();
+    let cable = |name| {
+        VethPair::new((&Namespace::new().unwrap(), "eth0"), (&middle, name), 1, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap()
+    };
     let cables = ["front", "back0", "back1", "back2"].map(cable).to_vec();
     (middle, cables)
 }
@@ -175,7 +179,7 @@ fn the_limiter_lets_the_burst_and_the_rate_pass_and_counts_the_rest() {
     const FRAME_BYTES: u64 = 1000;
     const BURST: u32 = 100_000;
     const BITS_PER_SECOND: f64 = 800_000.0;
-    let bed = Inline::new(1, 1500).unwrap();
+    let bed = Inline::new(1, 1500).and_then(Inline::dedicated).unwrap();
     let _passing = pass_program(&bed.right.interface).unwrap();
     let mut arrivals = Counters::of(&bed.right.interface).unwrap();
     let buckets = [(); 2].map(|()| Mutex::new(limiter::Bucket::new(BITS_PER_SECOND, BURST)));

@@ -88,7 +88,7 @@ fn capture(engine: Engine) -> CaptureBuilder {
 /// Every filter in turn, on one running capture.
 fn compare(engine: Engine, cases: &[Case]) -> Ledger {
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).unwrap();
+    let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
     let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
     let mut sender = PacketSender::on(&pair.sender).unwrap();
     let frames = frames(21, 50);
@@ -169,8 +169,15 @@ fn write_file(path: &Path, frames: &[Vec<u8>]) {
     writer.add_interface(&Interface { link_type: LinkType::ETHERNET, ..Interface::default() }).unwrap();
     for data in frames {
         let wire_len = data.len() as u32;
-        let record =
-            Record { interface: 0, timestamp: None, queue: None, direction: None, wire_len, data: &data[..] };
+        let record = Record {
+            interface: 0,
+            timestamp: None,
+            queue: None,
+            direction: None,
+            wire_len,
+            data: &data[..],
+            ..Record::default()
+        };
         writer.write(&record).unwrap();
     }
     writer.finish().unwrap();

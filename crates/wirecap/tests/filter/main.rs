@@ -13,3 +13,5 @@ mod names;
 mod packets;
 #[path = "../../../wirecap-filter/tests/filter/programs.rs"]
 mod programs;
+#[path = "../../../wirecap-testbed/src/traces.rs"]
+mod stored;

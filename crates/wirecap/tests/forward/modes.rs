@@ -109,7 +109,8 @@ fn offloaded_packets_leave_in_the_order_of_their_ring() {
         far.run_in(|| judge.close()).unwrap();
         (earlier, account.late)
     };
-    assert_eq!(disorder(one_way().order_wait(Duration::from_secs(5))), (0, 0));
+    let in_order = disorder(one_way().order_wait(Duration::from_secs(5)));
+    assert_eq!(in_order, (0, 0), "frames leave in the order of their ring");
     let (earlier, late) = disorder(one_way().unordered());
     assert!(earlier > 0 && late == 0, "{earlier} {late}");
 }
@@ -307,7 +308,9 @@ fn options_that_forwarding_lacks_are_rejected_by_name() {
     }
     let missing = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("b7"));
     assert!(matches!(missing, OpenError::Device(_)), "{missing}");
-    let idle = VethPair::new((&bed.middle, "c0"), (&bed.middle, "c1"), 1, 1500).unwrap();
+    let idle = VethPair::new((&bed.middle, "c0"), (&bed.middle, "c1"), 1, 1500)
+        .and_then(VethPair::dedicated)
+        .unwrap();
     bed.ip(&["link", "set", &idle.sender.name, "down"]);
     let down = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("c0")).to_string();
     assert!(down.contains("c0 is down"), "{down}");

@@ -39,7 +39,8 @@ fn a_burst_below_the_threshold_stays_with_its_own_worker() {
             thread::sleep(Duration::from_millis(10));
         }
     });
-    assert!(ledger.is_lossless() && ledger.total.offloaded_chunks == 0, "{ledger}");
+    assert_eq!(ledger.total.offloaded_chunks, 0, "packets below T were offloaded: {ledger}");
+    assert!(ledger.is_lossless(), "{ledger}");
     let seen = seen.into_inner().unwrap();
     assert!(seen.iter().all(|(worker, ring, _)| (*worker, *ring) == (0, 0)), "{seen:?}");
 }
@@ -214,7 +215,8 @@ fn sequence_numbers_restore_the_order_of_every_flow() {
     assert!(!done.is_sorted_by_key(|(ring, sequence, _)| (*ring, *sequence)), "nothing was out of order");
     done.sort_unstable_by_key(|(ring, sequence, _)| (*ring, *sequence));
     for of_ring in done.chunk_by(|(ring, ..), (next, ..)| ring == next) {
-        assert!(of_ring.iter().map(|(_, sequence, _)| *sequence).eq(0..of_ring.len() as u64));
+        let sequences = of_ring.iter().map(|(_, sequence, _)| *sequence);
+        assert!(sequences.eq(0..of_ring.len() as u64), "a sequence number is missing or there twice");
     }
     let in_order: Vec<Stamp> = done.into_iter().flat_map(|(.., stamps)| stamps).collect();
     let mut last_of_flow = std::collections::HashMap::new();

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, CaptureBuilder, Chunk, Engine, Geometry, Guarantee, Ledger, Timestamps};
-use wirecap_testbed::{Ticks, loss_lock, privileged, repeat_if_disturbed, unless_void};
+use wirecap_testbed::{loss_lock, privileged, repeat_if_disturbed, skip_on_this_machine};
 
 use crate::bed::{Bed, COST, ENGINES, WORKER_RATE, load_time};
 
@@ -115,14 +115,14 @@ impl Row<'_> {
         load_time().max(Duration::from_secs_f64(1.25 * self.room(engine) / surplus))
     }
 
-    /// Checks that the first undisturbed run loses nothing; `None` if all runs were disturbed.
+    /// Checks that the load loses nothing; `None` if no run could be judged.
     #[track_caller]
     fn loses_nothing(&self, bed: &Bed, engine: Engine, time: Duration) -> Option<Ledger> {
         let highest = self.rates.iter().copied().fold(0.0, f64::max);
         assert!(self.guarantee(engine).holds_for(highest), "{self:?} does not meet the guarantee");
-        unless_void(&format!("{self:?}, {engine:?}, {time:?}"), |_| {
+        repeat_if_disturbed(&format!("{self:?}, {engine:?}, {time:?}"), |_| {
             let ledger = self.process(bed, engine, self.builder(engine).advanced(THRESHOLD), time)?;
-            if ledger.is_lossless() { Ok(ledger) } else { Err(ledger.to_string()) }
+            if ledger.is_lossless() { Ok(ledger) } else { Err(format!("packets were lost: {ledger}")) }
         })
     }
 
@@ -152,7 +152,7 @@ const ROWS: [Row<'static>; 4] = [
     Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 4_000.0] },
     Row { chunk_cells: 64, chunks: 200, cost: Duration::from_micros(50), rates: &[32_000.0, 1.0] },
     Row { chunk_cells: 256, chunks: 32, cost: Duration::from_micros(50), rates: &[22_400.0, 11_200.0] },
-    Row { chunk_cells: 256, chunks: 100, cost: Duration::from_micros(5), rates: &[320_000.0, 40_000.0] },
+    Row { chunk_cells: 256, chunks: 100, cost: Duration::from_micros(5), rates: &[260_000.0, 30_000.0] },
 ];
 
 fn no_row_loses_anything(engine: Engine) {
@@ -235,10 +235,14 @@ fn helper_s_waits_p99(row: &Row<'_>, bed: &Bed, time: Duration) -> Result<Durati
 }
 
 /// The documented bound: the packet's worker ends its sleep or its current chunk, and may serve one foreign chunk before its
-/// home ring. Checked only if a run is long enough for a meaningful 99th percentile.
+/// home ring.
 #[test]
 fn a_helpers_own_packets_wait_no_longer_than_documented() {
-    if !privileged() || load_time() < Duration::from_secs(20) {
+    if !privileged() {
+        return;
+    }
+    if load_time() < Duration::from_secs(5) {
+        skip_on_this_machine("the 99th percentile of a helper's waits needs WIRECAP_SKEW_SECONDS=5");
         return;
     }
     let _lock = loss_lock().unwrap();
@@ -302,10 +306,7 @@ fn random_splits_over_two_to_six_queues_lose_nothing() {
             shares.iter().map(|share| share / sum * row.guarantee(engine).group_rate()).collect();
         let highest = rates.iter().copied().fold(0.0, f64::max);
         row.rates = &rates;
-        // Frames that the sender sends late, to catch up, are in addition to its rate.
-        let burst = highest * Ticks::CATCH_UP.as_secs_f64() / (1.0 - THRESHOLD);
-        let least = row.guarantee(engine).chunks_for(highest).expect("T is below 1");
-        row.chunks = least + (burst / f64::from(row.chunk_cells)).ceil() as u32;
+        row.chunks = row.guarantee(engine).chunks_for(highest).expect("T is below 1");
         row.loses_nothing(&bed, engine, load_time());
     }
 }

@@ -27,7 +27,9 @@ impl Bed {
 
     pub(crate) fn with_mtu(engine: Engine, queue_count: u32, mtu: u32) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu).unwrap();
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, mtu)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         let pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
         Self { _pass: pass, ..Self::of(engine, pair) }
     }
@@ -130,7 +132,7 @@ pub(crate) fn heads_agree(chunk: &Chunk) {
 }
 
 pub(crate) fn balanced(ledger: &Ledger, sent: u64) {
-    assert_eq!(ledger.total.offered, sent, "{ledger}");
+    assert_eq!(ledger.total.offered, sent, "the ledger does not have what was sent: {ledger}");
     assert_eq!(ledger.total.delivered + ledger.total.dropped.total(), sent, "{ledger}");
     let rings: u64 = ledger.rings.iter().map(|ring| ring.account.delivered).sum();
     assert_eq!(rings, ledger.total.delivered, "{ledger}");

@@ -92,8 +92,15 @@ fn file() {
         for (packet, time) in packets.iter().zip(earliest..) {
             let timestamp = Some(Timestamp::from_unix_nanos(time));
             let wire_len = packet.len() as u32;
-            let record =
-                Record { interface: 0, timestamp, queue: None, direction: None, wire_len, data: packet };
+            let record = Record {
+                interface: 0,
+                timestamp,
+                queue: None,
+                direction: None,
+                wire_len,
+                data: packet,
+                ..Record::default()
+            };
             writer.write(&record).unwrap();
         }
         writer.finish().unwrap();

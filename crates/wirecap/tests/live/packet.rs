@@ -704,7 +704,8 @@ fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
 /// Two hosts with an address and a default route each, as in practice.
 fn hosts() -> Bed {
     let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).unwrap();
+    let pair =
+        VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
     pair.sender.add_address("10.0.0.1/24").unwrap();
     pair.receiver.add_address("10.0.0.2/24").unwrap();
     ip(&receiver, &["route", "add", "default", "via", "10.0.0.1"]);
@@ -778,12 +779,14 @@ fn xdp_takes_the_hosts_packets_only_with_take() {
     assert!(text.contains("10.0.0.2") && text.contains("--take"), "{text}");
     let capture = bed.open(bed.small().engine(Engine::Xdp).take(true));
     let warnings = bed.close(capture).warnings;
-    assert!(matches!(&warnings[..], [Warning::TakenFromHost { .. }]), "{warnings:?}");
+    let expected = matches!(&warnings[..], [Warning::TakenFromHost { .. }, Warning::TagsBeside { .. }]);
+    assert!(expected, "{warnings:?}");
     // Without traffic of the host, `--take` is not needed.
     let bed = Bed::new(Engine::Auto, 1);
     let capture = bed.open(bed.small());
     assert_eq!(capture.interfaces()[0].reception.engine(), Engine::Xdp);
-    assert!(bed.close(capture).warnings.is_empty());
+    let warnings = bed.close(capture).warnings;
+    assert!(matches!(&warnings[..], [Warning::TagsBeside { .. }]), "{warnings:?}");
 }
 
 /// The variable that is set for the test below if it runs in a user namespace.
@@ -815,7 +818,7 @@ fn capture_rootless() {
         fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1").unwrap();
     }
     let here = Namespace::current().unwrap();
-    let pair = VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).unwrap();
+    let pair = VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).and_then(VethPair::dedicated).unwrap();
     let builder = Capture::on("a1").engine(Engine::Packet).chunk(64).pool(64).workers(2);
     let capture = builder.open().unwrap();
     let traffic = Traffic { flows: 64, ..Traffic::to(&pair.receiver) };
@@ -828,4 +831,63 @@ fn capture_rootless() {
     let ledger = capture.close();
     balanced(&ledger, 1000);
     assert!(ledger.is_lossless() && ledger.rings.iter().all(|ring| ring.account.delivered > 0), "{ledger}");
+}
+
+/// How often this thread has waited for something so far.
+fn waits() -> u64 {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// The kernel reports an error on the socket of an interface that was set down, until the error is read.
+#[test]
+fn a_worker_rests_while_its_interface_is_down() {
+    let Some(bed) = bed(1) else { return };
+    for stays in [true, false] {
+        let capture = bed.open(bed.small().reattach(stays));
+        let mut worker = capture.workers().pop().unwrap();
+        bed.pair.receiver.set_up(false).unwrap();
+        let before = waits();
+        assert!(worker.next_chunk_timeout(Duration::from_secs(3)).unwrap().is_none());
+        let count = waits() - before;
+        // At most two looks per second, and the sleeps between them. A worker that the error wakes waits 2,000 times.
+        assert!(count < 300, "{count} waits, reattach: {stays}");
+        bed.pair.receiver.set_up(true).unwrap();
+        for end in [&bed.pair.receiver, &bed.pair.sender] {
+            end.wait_until_running().unwrap();
+        }
+        let mut sender = PacketSender::on(&bed.pair.sender).unwrap();
+        sender.send(&bed.traffic().frame(Stamp { queue: 0, sequence: 0 })).unwrap();
+        let chunk = worker.next_chunk_timeout(PATIENCE).unwrap();
+        assert_eq!(chunk.map(|chunk| chunk.len()), Some(1), "reattach: {stays}");
+        drop(worker);
+        assert_eq!(bed.close(capture).total.delivered, 1);
+    }
+}
+
+#[test]
+fn a_worker_that_is_polled_outside_rests_while_its_interface_is_down() {
+    let Some(bed) = bed(1) else { return };
+    let capture = bed.open(bed.small().reattach(true));
+    let mut worker = capture.workers().pop().unwrap();
+    bed.pair.receiver.set_up(false).unwrap();
+    let (mut polls, mut last_readable) = (0, 0);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline && polls < 1_000_000 {
+        assert!(worker.try_next_chunk().unwrap().is_none());
+        let mut descriptors = [rustix::event::PollFd::new(&worker, rustix::event::PollFlags::IN)];
+        let second = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+        polls += 1;
+        if rustix::event::poll(&mut descriptors, Some(&second)).unwrap() > 0 {
+            last_readable = polls;
+        }
+    }
+    // The error is read within a second; after that each poll waits for its whole time.
+    assert!(
+        polls - last_readable <= 6 && last_readable < polls - 1,
+        "readable at {last_readable} of {polls}"
+    );
+    drop(worker);
+    bed.close(capture);
 }

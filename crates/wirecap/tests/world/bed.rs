@@ -24,7 +24,9 @@ pub(crate) struct Bed {
 impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500).unwrap();
+        let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500)
+            .and_then(VethPair::dedicated)
+            .unwrap();
         Self { sender, receiver, pair }
     }
 

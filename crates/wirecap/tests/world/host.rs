@@ -2,15 +2,15 @@
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use wirecap::device::Device;
-use wirecap::{Capture, Engine, Event};
-use wirecap_testbed::{VethPair, privileged, skip_on_this_machine, wait_until};
+use wirecap::{Capture, CaptureBuilder, Engine, Event, Warning};
+use wirecap_testbed::{AfXdpSender, Stamp, Traffic, VethPair, privileged, skip_on_this_machine, wait_until};
 
-use crate::bed::{A_WHILE, Bed, ip, keep_events, send_numbered, small, take_all};
+use crate::bed::{A_WHILE, Bed, ip, keep_events, run, send_numbered, small, take_all};
 
 #[test]
 fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
@@ -121,7 +121,9 @@ fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_a
     // The rings that continue are those of the engine `packet`.
     ip(&bed.receiver, &["link", "delete", "a1"]);
     wait_until("it is gone", || count(|event| matches!(event, Event::Lost { .. })) == 1);
-    let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 2, 1500).unwrap();
+    let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 2, 1500)
+        .and_then(VethPair::dedicated)
+        .unwrap();
     wait_until("it is captured again", || count(|event| matches!(event, Event::Back(_))) == 1);
     (0..2).for_each(|queue| send_numbered(&pair, queue, 0..300));
     thread::sleep(A_WHILE);
@@ -149,6 +151,141 @@ fn the_host_answers_at_an_address_that_it_gets_while_auto_captures() {
     bed.close(capture);
 }
 
+/// Starts a capture of `a1` by `auto`, lets something happen, and checks that the interface is handed back for this reason and
+/// all packets before and after it are captured.
+fn hands_back_after(happens: impl FnOnce(&Bed), reason: &str) {
+    let bed = Bed::new(2);
+    let (builder, events) = keep_events(small(Engine::Auto));
+    let capture = bed.open(builder);
+    assert!(capture.interfaces()[0].reception.engine() == Engine::Xdp);
+    let mut workers = capture.workers();
+    (0..2).for_each(|queue| bed.send(queue, 300));
+    happens(&bed);
+    let began = Instant::now();
+    let reasons = || {
+        let events = events.lock().unwrap();
+        let reasons = events.iter().filter_map(|event| match event {
+            Event::HandedBack { reason, .. } => Some(reason.clone()),
+            _ => None,
+        });
+        reasons.collect::<Vec<_>>()
+    };
+    wait_until("it was handed back", || !reasons().is_empty());
+    println!("handed back after {:?}: {reason}", began.elapsed());
+    (0..2).for_each(|queue| bed.send(queue, 300));
+    thread::sleep(Duration::from_millis(100));
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    let ledger = bed.close(capture);
+    assert_eq!(reasons(), [reason]);
+    assert_eq!((taken, ledger.total.delivered), (1_200, 1_200), "{reason}: {ledger}");
+    assert!(ledger.is_lossless(), "{reason}: {ledger}");
+}
+
+#[test]
+fn auto_returns_an_interface_to_a_tc_filter() {
+    if !privileged() {
+        return;
+    }
+    let filter = ["filter", "add", "dev", "a1", "ingress", "bpf", "bytecode", "1,6 0 0 4294967295"];
+    hands_back_after(
+        |bed| {
+            run(&bed.receiver, "tc", &["qdisc", "add", "dev", "a1", "clsact"]);
+            run(&bed.receiver, "tc", &filter);
+        },
+        "a tc filter handles its frames",
+    );
+}
+
+#[test]
+fn auto_returns_an_interface_to_a_netfilter_hook() {
+    if !privileged() {
+        return;
+    }
+    let chain = "add chain netdev t c { type filter hook ingress device a1 priority 0; }";
+    hands_back_after(
+        |bed| {
+            run(&bed.receiver, "nft", &["add table netdev t"]);
+            run(&bed.receiver, "nft", &[chain]);
+        },
+        "a netfilter hook handles its frames",
+    );
+}
+
+#[test]
+fn auto_returns_an_interface_to_another_process_with_a_packet_socket() {
+    if !privileged() {
+        return;
+    }
+    let mut client = None;
+    hands_back_after(
+        |bed| client = Some(listen(bed)),
+        "a packet socket of another process receives on it, as a DHCP client's does",
+    );
+    end(client.unwrap());
+}
+
+#[test]
+fn auto_returns_an_interface_that_is_released() {
+    if !privileged() {
+        return;
+    }
+    // Another address is as good as no mark, and leaves the marks of other tests alone.
+    let change = |bed: &Bed| ip(&bed.receiver, &["link", "set", "a1", "address", "02:00:00:00:00:77"]);
+    let bed = Bed::new(1);
+    let (builder, events) = keep_events(small(Engine::Auto));
+    let capture = bed.open(builder);
+    change(&bed);
+    let is_handed_back =
+        |event: &Event| matches!(event, Event::HandedBack { reason, .. } if reason.contains("not dedicated"));
+    wait_until("it was handed back", || events.lock().unwrap().iter().any(is_handed_back));
+    bed.close(capture);
+}
+
+/// A mirrored or spoofed frame must not change the engine.
+#[test]
+fn frames_for_the_ports_own_address_are_counted_and_hand_nothing_back() {
+    if !privileged() {
+        return;
+    }
+    for filter in [None, Some("udp port 9")] {
+        let bed = Bed::new(2);
+        let (builder, events) = keep_events(small(Engine::Auto));
+        let builder = filter.into_iter().fold(builder, CaptureBuilder::filter);
+        let capture = bed.open(builder);
+        let mut workers = capture.workers();
+        // To the receiver's address, and to another one.
+        (0..2).for_each(|queue| bed.send(queue, 300));
+        let mut others = AfXdpSender::on(&bed.pair.sender, 0).unwrap();
+        let elsewhere = Traffic { destination_mac: [2, 0, 0, 0, 0, 0x77], ..Traffic::to(&bed.pair.receiver) };
+        (0..50).for_each(|sequence| others.send(&elsewhere.frame(Stamp { queue: 0, sequence })).unwrap());
+        others.flush().unwrap();
+        let is_told = |event: &Event| matches!(event, Event::OwnFrames { interface } if interface == "a1");
+        wait_until("it was told", || events.lock().unwrap().iter().any(is_told));
+        let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+        let ledger = bed.close(capture);
+        assert_eq!((taken, ledger.total.delivered, ledger.engine), (650, 650, "xdp"), "{ledger}");
+        let warning = Warning::OwnFrames { interface: "a1".to_owned(), frames: 600 };
+        let is_of_tags = |warning: &&Warning| matches!(warning, Warning::TagsBeside { .. });
+        let warnings: Vec<&Warning> = ledger.warnings.iter().filter(|warning| !is_of_tags(warning)).collect();
+        assert_eq!(warnings, [&warning], "{filter:?}");
+        assert_eq!(events.lock().unwrap().len(), 1, "{:?}", events.lock().unwrap());
+        assert!(ledger.is_lossless(), "{ledger}");
+    }
+}
+
+/// Any process with a packet socket will do.
+fn listen(bed: &Bed) -> Child {
+    let listen = "import socket, time; s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0); \
+                  s.bind(('a1', 0x0800)); print(flush=True); time.sleep(60)";
+    let start = || Command::new("python3").args(["-c", listen]).stdout(Stdio::piped()).spawn();
+    bed.receiver.run_in(start).unwrap().unwrap()
+}
+
+fn end(mut client: Child) {
+    client.kill().unwrap();
+    client.wait().unwrap();
+}
+
 #[test]
 fn auto_leaves_an_interface_to_a_dhcp_client() {
     if !privileged() {
@@ -161,15 +298,10 @@ fn auto_leaves_an_interface_to_a_dhcp_client() {
         "{choice:?}",
         choice = choice()
     );
-    // Any process with a packet socket will do.
-    let listen = "import socket, time; s = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0); \
-                  s.bind(('a1', 0x0800)); print(flush=True); time.sleep(60)";
-    let start = || Command::new("python3").args(["-c", listen]).stdout(Stdio::piped()).spawn();
-    let mut client = bed.receiver.run_in(start).unwrap().unwrap();
+    let client = listen(&bed);
     wait_until("the client listens", || choice().why.contains("packet socket"));
     assert_eq!(choice().engine, wirecap::device::ChosenEngine::Packet);
-    client.kill().unwrap();
-    client.wait().unwrap();
+    end(client);
     // A socket that only sends or sets promiscuous mode has no protocol, and does not listen.
     wait_until("no socket listens", || !choice().why.contains("packet socket"));
 }

@@ -41,6 +41,24 @@ fn packets_of_a_queue_that_appears_are_captured_or_counted() {
 }
 
 #[test]
+fn packets_of_a_queue_without_a_ring_are_counted_and_forbid_lossless() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::with_queues(2, 2);
+    let capture = bed.open(small(Engine::Xdp));
+    let mut workers = capture.workers();
+    (0..2).for_each(|queue| bed.send(queue, 100));
+    let taken: u64 = workers.iter_mut().map(|worker| take_all(worker).unwrap()).sum();
+    capture.close_ring(1).unwrap();
+    bed.send(1, 50);
+    let ledger = bed.close(capture);
+    assert_eq!((taken, ledger.total.dropped.no_ring, ledger.total.offered), (200, 50, 250), "{ledger}");
+    assert!(!ledger.is_lossless(), "{ledger}");
+    assert!(ledger.verdict().contains("50 queue without a ring"), "{ledger}");
+}
+
+#[test]
 fn the_ledger_can_be_read_while_rings_are_added() {
     if !privileged() {
         return;

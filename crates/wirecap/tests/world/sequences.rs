@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use wirecap::filter::FilterRequest;
-use wirecap::{Capture, Chunk, Engine, Ledger, Unseen, Worker};
+use wirecap::{Answer, Capture, Chunk, Engine, Ledger, Unseen, Worker};
 use wirecap_testbed::{Interface, PacketSender, Stamp, Traffic, VethPair, Watch, privileged, wait_until};
 
 use crate::bed::{Bed, ip, keep_events, run, send_numbered};
@@ -216,7 +216,7 @@ impl Sequence {
                 self.ip(&["link", "delete", &name]);
                 self.pause(600);
                 let ends = ((&self.bed.sender, "a0"), (&self.bed.receiver, "a1"));
-                self.bed.pair = VethPair::new(ends.0, ends.1, 4, 1500).unwrap();
+                self.bed.pair = VethPair::new(ends.0, ends.1, 4, 1500).and_then(VethPair::dedicated).unwrap();
                 (self.name, self.queues) = ("a1".to_owned(), 4);
             }
             Step::MoreQueues if self.queues < 4 => {
@@ -353,6 +353,13 @@ fn judge(
     assert!(total.offered + total.filtered.unwrap_or(0) <= sent.len() as u64, "{}", story());
     if ledger.unseen.is_empty() {
         assert_eq!(total.offered + total.filtered.unwrap_or(0), sent.len() as u64, "{}", story());
+    }
+    let wanted = sent.len() as u64 - total.filtered.unwrap_or(0).min(sent.len() as u64);
+    if total.delivered != wanted {
+        assert_ne!(ledger.verdict(), "lossless: yes", "{}", story());
+    }
+    if ledger.unseen.is_empty() && total.dropped.total() == 0 {
+        assert_eq!(ledger.judge().answer, Answer::Yes, "{}", story());
     }
     for gap in &ledger.unseen {
         let begin = begin_of(gap, &ledger.unseen);

@@ -220,7 +220,7 @@ fn attached(bed: &Bed) -> String {
 }
 
 fn attached_link(bed: &Bed) -> Link {
-    link_holding(attached_id(bed)).unwrap().unwrap()
+    link_holding(attached_id(bed), bed.pair.receiver.index).unwrap().unwrap()
 }
 
 #[test]

@@ -7,3 +7,4 @@ mod filter;
 mod joining;
 mod jumbo;
 mod steering;
+mod tags;

@@ -1,13 +1,14 @@
 //! The address of pages and metrics: a loopback address, or a local socket. Other hosts cannot reach either.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
-use crate::control::place::{self, State};
+use wirecap_broker::{SocketState, remove_socket, socket_state};
+
+use crate::control::place;
 
 /// What `--http` names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,10 +65,10 @@ impl Listener {
                 (OwnedFd::from(listener), HttpAddress::Loopback(address))
             }
             HttpAddress::Path(path) => {
-                match place::state_of(path)? {
-                    State::Taken(_) => return Err(io::ErrorKind::AddrInUse.into()),
-                    State::Dead => fs::remove_file(path)?,
-                    State::Free => {}
+                match socket_state(path)? {
+                    SocketState::Taken(_) => return Err(io::ErrorKind::AddrInUse.into()),
+                    SocketState::Dead => remove_socket(path)?,
+                    SocketState::Free => {}
                 }
                 (OwnedFd::from(place::listen_at(path)?), HttpAddress::Path(std::path::absolute(path)?))
             }
@@ -107,9 +108,9 @@ impl Drop for Listener {
         // A process that dropped its privileges may not be allowed to remove it; then the next capture replaces
         // it.
         if let HttpAddress::Path(path) = &self.address
-            && place::state_of(path).is_ok_and(|state| state == State::Dead)
+            && socket_state(path).is_ok_and(|state| state == SocketState::Dead)
         {
-            let _ = fs::remove_file(path);
+            let _ = remove_socket(path);
         }
     }
 }

@@ -22,6 +22,7 @@ fn text(status: &Value, open: bool) -> String {
     capture(&mut text, status);
     rings(&mut text, status);
     pools(&mut text, status);
+    interfaces(&mut text, status);
     devices(&mut text, status);
     ports(&mut text, status);
     writer(&mut text, status);
@@ -196,6 +197,28 @@ fn pools(text: &mut Text<'_>, status: &Value) {
         "Chunks that a worker took from another worker's ring.",
         helped,
     );
+}
+
+/// The packets of each interface, if all are captured.
+fn interfaces(text: &mut Text<'_>, status: &Value) {
+    let interfaces: Vec<(&Value, String)> =
+        list(&status["ledger"]["interfaces"]).map(|seen| (seen, seen["index"].to_string())).collect();
+    let of_each = |field: &'static str| {
+        let labels =
+            |(seen, index)| vec![("interface", string(&(seen as &Value)["name"])), ("ifindex", index)];
+        let samples = interfaces.iter().map(|(seen, index)| (*seen, index.as_str()));
+        samples.map(move |(seen, index)| (labels((seen, index)), &seen[field])).collect::<Vec<_>>()
+    };
+    for (name, field, help) in [
+        (
+            "wirecap_interface_packets_delivered",
+            "delivered",
+            "Packets of an interface handed out in chunks, if all interfaces are captured.",
+        ),
+        ("wirecap_interface_delivered_bytes", "bytes", "Bytes of these packets on the wire."),
+    ] {
+        text.counter(name, help, of_each(field));
+    }
 }
 
 fn devices(text: &mut Text<'_>, status: &Value) {
@@ -402,6 +425,7 @@ mod tests {
         ledger["duration_s"] = 1.5.into();
         ledger["lossless"] = false.into();
         ledger["unseen"] = json!([]);
+        ledger["interfaces"] = json!([{ "name": "pod1", "index": 7, "delivered": 30, "bytes": 3000 }]);
         ledger["dropped"]["device"] = 0.into();
         json!({
             "ok": true, "name": "a \"b\"\\", "command": "capture", "version": "1.0", "started_unix_s": 1.25, "ledger": ledger,
@@ -457,6 +481,9 @@ mod tests {
             format!("wirecap_ring_packets_delivered_total{{{name},ring=\"eth0@0\"}} 100"),
             format!("wirecap_ring_packets_dropped_total{{{name},ring=\"eth0@0\",reason=\"no_cell\"}} 7"),
             format!("wirecap_packets_dropped_total{{{name},reason=\"device\"}} 0"),
+            format!(
+                "wirecap_interface_packets_delivered_total{{{name},interface=\"pod1\",ifindex=\"7\"}} 30"
+            ),
             format!("wirecap_pool_cells{{{name},ring=\"eth0@0\",state=\"waiting\"}} 20"),
             format!("wirecap_worker_chunks_helped_total{{{name},ring=\"eth0@0\",worker=\"1\"}} 5"),
             format!("wirecap_thread_cpu_seconds_total{{{name},thread=\"worker 0\"}} 0.25"),

@@ -35,6 +35,9 @@ pub(crate) enum Stamps {
         told: bool,
         /// Whether the ring's number is that of a receive queue.
         by_queue: bool,
+        /// Whether the address behind the header has the number of the packet's interface, among those of a capture of all
+        /// interfaces.
+        numbered: bool,
     },
 }
 
@@ -158,6 +161,32 @@ pub(crate) const TAG_PUT_BACK: u32 = 1 << 24;
 
 /// Offset of the packet type from the header: it is in the kernel's `struct sockaddr_ll`, which follows the header.
 const TYPE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_pkttype);
+
+/// Offset of the interface's index, or number, from the header.
+const INTERFACE_OFFSET: usize = HEADER_BYTES + offset_of!(libc::sockaddr_ll, sll_ifindex);
+/// Bytes from the header to the end of the address.
+pub(crate) const ADDRESS_END: usize = HEADER_BYTES + size_of::<libc::sockaddr_ll>();
+
+/// The index of the interface of the packet with the header at `header`, or its number, if that was [set](set_ifindex).
+///
+/// # Safety
+///
+/// As for [`wire_len`], and [`ADDRESS_END`] bytes must be readable.
+#[inline]
+pub(crate) unsafe fn ifindex(header: NonNull<u8>) -> u32 {
+    // SAFETY: the caller's promise.
+    unsafe { header.add(INTERFACE_OFFSET).cast::<u32>().read_unaligned() }
+}
+
+/// Replaces the index of the interface of the packet with the header at `header`.
+///
+/// # Safety
+///
+/// The [`ADDRESS_END`] bytes from the header on must be writable, and have no other user.
+pub(crate) unsafe fn set_ifindex(header: NonNull<u8>, number: u32) {
+    // SAFETY: the caller's promise.
+    unsafe { header.add(INTERFACE_OFFSET).cast::<u32>().write_unaligned(number) }
+}
 
 /// The length on the wire of the packet with the header at `header`.
 ///

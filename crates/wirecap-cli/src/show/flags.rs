@@ -1,0 +1,310 @@
+//! Which flags after `show`'s own belong to the capture, and which to the decoder. A decoder that reads packets from a pipe
+//! ignores flags of a capture, so it must not get them; other flags are rejected.
+
+use std::ffi::{OsStr, OsString};
+
+use super::Decoder;
+
+/// Flags, divided.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Flags {
+    /// Arguments of `wirecap capture`.
+    pub(super) of_capture: Vec<OsString>,
+    /// The capture's filter.
+    pub(super) filter: Option<String>,
+    /// Arguments of the decoder.
+    pub(super) of_decoder: Vec<OsString>,
+}
+
+/// What becomes of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// The decoder's.
+    Decode,
+    /// The decoder's, with a value.
+    DecodeValue,
+    /// The capture's, by this name.
+    Capture(&'static str),
+    /// The capture's, with a value.
+    CaptureValue(&'static str),
+    /// The capture's buffer in KiB or MiB.
+    Buffer(&'static str),
+    /// The capture's filter.
+    Filter,
+    /// Has no effect: the capture does so anyway.
+    Nothing,
+    /// Rejected, with the reason.
+    No(&'static str),
+}
+
+const OWN: &str = "is an option of show itself: write it before the decoder's flags";
+const NO_FILE: &str = "show does not write files: use wirecap capture -w FILE";
+const NO_LIST: &str = "show decodes packets; wirecap devices lists interfaces";
+const NO_CLOCK: &str = "use wirecap capture --timestamp, and show -r";
+const NO_END: &str = "end show with -c COUNT or Ctrl-C; wirecap capture has conditions";
+const NO_MONITOR: &str = "set the interface to monitor mode with iw before";
+
+/// Letters by use; those with a value take the rest of the word or the next word.
+fn of_tcpdump(letter: char) -> Option<Use> {
+    Some(match letter {
+        'A' | 'b' | 'e' | 'f' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v'
+        | 'x' | 'X' | '#' => Use::Decode,
+        'c' | 'E' | 'F' | 'm' | 'M' | 'T' => Use::DecodeValue,
+        'p' => Use::Capture("-p"),
+        's' => Use::CaptureValue("-s"),
+        'Q' => Use::CaptureValue("-Q"),
+        'B' => Use::Buffer("K"),
+        'U' => Use::Nothing,
+        'i' | 'r' => Use::No(OWN),
+        'w' | 'C' | 'G' | 'W' | 'z' | 'Z' | 'V' => Use::No(NO_FILE),
+        'D' | 'L' | 'J' | 'd' | 'y' => Use::No(NO_LIST),
+        'j' => Use::No(NO_CLOCK),
+        'I' => Use::No(NO_MONITOR),
+        _ => return None,
+    })
+}
+
+fn of_tcpdump_long(name: &str) -> Option<Use> {
+    Some(match name {
+        "count"
+        | "number"
+        | "print"
+        | "dont-verify-checksums"
+        | "absolute-tcp-sequence-numbers"
+        | "micro"
+        | "nano"
+        | "version"
+        | "help" => Use::Decode,
+        "time-stamp-precision" => Use::DecodeValue,
+        "no-promiscuous-mode" => Use::Capture("-p"),
+        "snapshot-length" => Use::CaptureValue("-s"),
+        "direction" => Use::CaptureValue("-Q"),
+        "buffer-size" => Use::Buffer("K"),
+        "immediate-mode" | "packet-buffered" => Use::Nothing,
+        "interface" => Use::No(OWN),
+        "list-interfaces" | "list-data-link-types" | "list-time-stamp-types" | "linktype" => Use::No(NO_LIST),
+        "time-stamp-type" => Use::No(NO_CLOCK),
+        "monitor-mode" => Use::No(NO_MONITOR),
+        "relinquish-privileges" => Use::No(NO_FILE),
+        _ => return None,
+    })
+}
+
+fn of_tshark(letter: char) -> Option<Use> {
+    Some(match letter {
+        '2' | 'g' | 'h' | 'l' | 'n' | 'P' | 'q' | 'Q' | 'S' | 'v' | 'V' | 'x' => Use::Decode,
+        'c' | 'C' | 'd' | 'e' | 'E' | 'H' | 'j' | 'J' | 'K' | 'M' | 'N' | 'o' | 'O' | 'R' | 't' | 'T'
+        | 'u' | 'U' | 'X' | 'Y' | 'z' => Use::DecodeValue,
+        'p' => Use::Capture("-p"),
+        's' => Use::CaptureValue("-s"),
+        'B' => Use::Buffer("M"),
+        'f' => Use::Filter,
+        'i' | 'r' => Use::No(OWN),
+        'w' | 'W' | 'F' | 'G' => Use::No(NO_FILE),
+        'D' | 'L' | 'y' => Use::No(NO_LIST),
+        'a' | 'b' => Use::No(NO_END),
+        'I' => Use::No(NO_MONITOR),
+        _ => return None,
+    })
+}
+
+fn of_tshark_long(name: &str) -> Option<Use> {
+    Some(match name {
+        "color" | "no-duplicate-keys" | "version" | "help" => Use::Decode,
+        "export-objects"
+        | "elastic-mapping-filter"
+        | "enable-protocol"
+        | "disable-protocol"
+        | "enable-heuristic"
+        | "disable-heuristic"
+        | "read-filter"
+        | "display-filter" => Use::DecodeValue,
+        "no-promiscuous-mode" => Use::Capture("-p"),
+        "snapshot-length" => Use::CaptureValue("-s"),
+        "buffer-size" => Use::Buffer("M"),
+        "interface" => Use::No(OWN),
+        "list-interfaces" | "list-data-link-types" | "linktype" | "list-time-stamp-types" => Use::No(NO_LIST),
+        "time-stamp-type" => Use::No(NO_CLOCK),
+        "autostop" | "ring-buffer" => Use::No(NO_END),
+        "monitor-mode" => Use::No(NO_MONITOR),
+        _ => return None,
+    })
+}
+
+impl Flags {
+    /// Divides the words after `show`'s own options, for packets of an interface or, if `is_file`, of a savefile.
+    ///
+    /// # Errors
+    ///
+    /// A message about the first flag that neither takes.
+    pub(super) fn divide(decoder: Decoder, words: &[OsString], is_file: bool) -> Result<Self, String> {
+        let mut divided = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let Some(text) = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1) else {
+                // The first word of a filter; the decoder's options may follow.
+                divided.of_decoder.push(word.clone());
+                continue;
+            };
+            if text == "--" {
+                divided.of_decoder.push(word.clone());
+                divided.of_decoder.extend(words.by_ref().cloned());
+            } else if let Some(long) = text.strip_prefix("--") {
+                let (name, value) =
+                    long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+                let found = match decoder {
+                    Decoder::Tcpdump => of_tcpdump_long(name),
+                    Decoder::Tshark => of_tshark_long(name),
+                };
+                divided.add(
+                    decoder,
+                    is_file,
+                    &format!("--{name}"),
+                    found,
+                    value.map(OsStr::new),
+                    &mut words,
+                )?;
+            } else {
+                divided.add_letters(decoder, is_file, &text[1..], &mut words)?;
+            }
+        }
+        Ok(divided)
+    }
+
+    /// A word of several letters, the last of which may have a value.
+    fn add_letters<'a>(
+        &mut self,
+        decoder: Decoder,
+        is_file: bool,
+        letters: &str,
+        words: &mut impl Iterator<Item = &'a OsString>,
+    ) -> Result<(), String> {
+        for (at, letter) in letters.char_indices() {
+            let found = match decoder {
+                Decoder::Tcpdump => of_tcpdump(letter),
+                Decoder::Tshark => of_tshark(letter),
+            };
+            let rest = &letters[at + letter.len_utf8()..];
+            let value = Some(OsStr::new(rest)).filter(|_| !rest.is_empty());
+            if self.add(decoder, is_file, &format!("-{letter}"), found, value, words)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a flag; returns whether it has a value, which is the given one or the next word.
+    fn add<'a>(
+        &mut self,
+        decoder: Decoder,
+        is_file: bool,
+        flag: &str,
+        found: Option<Use>,
+        value: Option<&OsStr>,
+        words: &mut impl Iterator<Item = &'a OsString>,
+    ) -> Result<bool, String> {
+        let mut value = || {
+            let value = value.map(OsStr::to_owned).or_else(|| words.next().cloned());
+            value.ok_or_else(|| format!("{flag} needs a value"))
+        };
+        let live_only = || match is_file {
+            true => Err(format!("{flag} has no effect on a file: omit it")),
+            false => Ok(()),
+        };
+        match found {
+            None => {
+                return Err(format!(
+                    "{flag} is neither an option of show nor one of {} that prints",
+                    decoder.program()
+                ));
+            }
+            Some(Use::No(why)) => return Err(format!("{flag}: {why}")),
+            Some(Use::Nothing) => {}
+            Some(Use::Decode) => self.of_decoder.push(flag.into()),
+            Some(Use::Capture(name)) => {
+                live_only()?;
+                self.of_capture.push(name.into());
+            }
+            Some(Use::DecodeValue) => {
+                let value = value()?;
+                self.of_decoder.extend([flag.into(), value]);
+                return Ok(true);
+            }
+            Some(Use::CaptureValue(name)) => {
+                if name != "-s" {
+                    live_only()?;
+                }
+                self.of_capture.extend([name.into(), value()?]);
+                return Ok(true);
+            }
+            Some(Use::Buffer(unit)) => {
+                live_only()?;
+                let mut size = value()?;
+                size.push(unit);
+                self.of_capture.extend(["--buffer".into(), size]);
+                return Ok(true);
+            }
+            Some(Use::Filter) => {
+                self.filter = Some(value()?.to_string_lossy().into_owned());
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn divide(decoder: Decoder, line: &str, is_file: bool) -> Result<[String; 2], String> {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let Flags { of_capture, filter, of_decoder } = Flags::divide(decoder, &words, is_file)?;
+        let joined = |words: Vec<OsString>| words.join(OsStr::new(" ")).into_string().unwrap();
+        let filter = filter.map(|filter| format!(" [{filter}]")).unwrap_or_default();
+        Ok([joined(of_capture) + &filter, joined(of_decoder)])
+    }
+
+    #[test]
+    fn flags_of_the_capture_do_not_reach_the_decoder() {
+        use Decoder::{Tcpdump, Tshark};
+        for (decoder, line, of_capture, of_decoder) in [
+            (Tcpdump, "-nn -v port 53", "", "-n -n -v port 53"),
+            (Tcpdump, "-nqQin -c 30", "-Q in", "-n -q -c 30"),
+            (Tcpdump, "-nvs96 -p -B 4096 udp", "-s 96 -p --buffer 4096K", "-n -v udp"),
+            (Tcpdump, "--direction=out --snapshot-length 64 -c5", "-Q out -s 64", "-c 5"),
+            (Tcpdump, "-lU --immediate-mode -ttt", "", "-l -t -t -t"),
+            (Tcpdump, "-Tvxlan -- -x", "", "-T vxlan -- -x"),
+            (Tcpdump, "--time-stamp-precision=nano --number", "", "--time-stamp-precision nano --number"),
+            (
+                Tshark,
+                "-T fields -e ip.src -f udp -s 96 -B 2",
+                "-s 96 --buffer 2M [udp]",
+                "-T fields -e ip.src",
+            ),
+            (Tshark, "-Vc 3 -Y dns", "", "-V -c 3 -Y dns"),
+        ] {
+            assert_eq!(divide(decoder, line, false).unwrap(), [of_capture, of_decoder], "{line}");
+        }
+    }
+
+    #[test]
+    fn flags_that_neither_takes_are_rejected_with_the_reason() {
+        use Decoder::{Tcpdump, Tshark};
+        for (decoder, line, is_file, reason) in [
+            (Tcpdump, "-n -w file", false, "-w: show does not write files"),
+            (Tcpdump, "-ni eth0", false, "-i: is an option of show itself"),
+            (Tcpdump, "-G 5", false, "-G: show does not write"),
+            (Tcpdump, "--nonsense", false, "--nonsense is neither"),
+            (Tcpdump, "-k", false, "-k is neither"),
+            (Tcpdump, "-n -Q in", true, "-Q has no effect on a file"),
+            (Tcpdump, "-p", true, "-p has no effect on a file"),
+            (Tcpdump, "-c", false, "-c needs a value"),
+            (Tshark, "-a duration:5", false, "-a: end show with -c"),
+        ] {
+            let error = divide(decoder, line, is_file).unwrap_err();
+            assert!(error.starts_with(reason), "{line}: {error}");
+        }
+        assert_eq!(divide(Tcpdump, "-s 96 -n", true).unwrap(), ["-s 96", "-n"]);
+    }
+}

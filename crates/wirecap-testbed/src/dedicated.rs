@@ -1,0 +1,85 @@
+//! Interfaces that are dedicated to capturing, for tests of `--engine auto`: marks in a directory of this process, which it and the
+//! programs that it starts use in place of `/etc/wirecap/dedicated`.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::{env, process};
+
+use crate::{Inline, Interface, SetupError, VethPair, sys};
+
+const PREFIX: &str = "wirecap-dedicated-";
+
+/// The directory of the marks.
+///
+/// # Panics
+///
+/// If it cannot be created.
+pub fn dedicated_directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
+        remove_those_of_the_dead();
+        let directory = env::temp_dir().join(format!("{PREFIX}{}", process::id()));
+        fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory).expect("a directory for marks");
+        sys::set_variable("WIRECAP_DEDICATED_DIR", &directory);
+        directory
+    })
+}
+
+/// Removes the directories of processes that have ended.
+fn remove_those_of_the_dead() {
+    for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            let _another_process_may_have_removed_it = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+impl VethPair {
+    /// The pair, both ends dedicated to capturing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::dedicate`].
+    pub fn dedicated(self) -> Result<Self, SetupError> {
+        self.sender.dedicate()?;
+        self.receiver.dedicate()?;
+        Ok(self)
+    }
+}
+
+impl Inline {
+    /// The bed, both ports of the machine in the middle dedicated to capturing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Interface::dedicate`].
+    pub fn dedicated(self) -> Result<Self, SetupError> {
+        self.left.port.dedicate()?;
+        self.right.port.dedicate()?;
+        Ok(self)
+    }
+}
+
+impl Interface {
+    /// Dedicates the interface to capturing, so that `--engine auto` may select `xdp`. Interfaces of the same name in other
+    /// namespaces keep their marks: a mark may have several addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError`] if the mark cannot be written.
+    pub fn dedicate(&self) -> Result<(), SetupError> {
+        let [a, b, c, d, e, f] = self.mac;
+        let line = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\n");
+        let append = || -> io::Result<()> {
+            let path = dedicated_directory().join(&self.name);
+            let mut file = OpenOptions::new().append(true).create(true).mode(0o644).open(path)?;
+            file.write_all(line.as_bytes())
+        };
+        append().map_err(|source| SetupError::interface(&self.name, "dedicate interface", source))
+    }
+}
