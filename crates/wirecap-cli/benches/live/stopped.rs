@@ -10,6 +10,8 @@
 use std::fs;
 use std::hint;
 use std::io::Write;
+use std::os::unix;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -77,12 +79,12 @@ const MEMORY: &str = "/dev/shm";
 const WARM_FILE_MIB: usize = 512;
 /// Packets per second, so few that only the recorder's buffer fills.
 const PER_SECOND: u64 = 400_000;
-/// Recorders in a quick run.
 /// What the name of a recorder ends with that keeps root's privileges and does not sync its file. The others have the default
 /// options, so they record as the owner of the directory.
 const BARE: &str = " -Z root --sync none";
 /// The most CPU time of a recorder with the default options, in terms of the same without them.
 const DEFAULTS_MAX: f64 = 1.03;
+/// Recorders in a quick run.
 const QUICK: [&str; 3] = ["wirecap xdp, pcapng", "wirecap packet, pcapng", "tcpdump"];
 /// Rounds of a full run.
 const ROUNDS: usize = 5;
@@ -236,14 +238,16 @@ fn figures_of(ratios: &[f64]) -> Vec<Figure> {
     ratios.iter().map(|value| Figure { value: *value, is_disturbed: false }).collect()
 }
 
-/// A directory of a user without privileges, as whom wirecap records by default; removed on drop.
+/// A directory of a user without privileges, as whom wirecap records by default; removed on drop. Others may write to
+/// it, because dumpcap stays root but gives up the right to write to directories of other users.
 struct Folder(PathBuf);
 
 impl Folder {
     fn in_directory(directory: &Path) -> Outcome<Self> {
         let folder = Self(directory.join(format!("wirecap-stopped-{}", std::process::id())));
         fs::create_dir(&folder.0)?;
-        std::os::unix::fs::chown(&folder.0, Some(NOBODY), Some(NOBODY))?;
+        unix::fs::chown(&folder.0, Some(NOBODY), Some(NOBODY))?;
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777))?;
         Ok(folder)
     }
 }
