@@ -1,8 +1,8 @@
 //! `wirecap archive` executes a separate program.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+
+use wirecap_testbed::write_program;
 
 const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 
@@ -10,8 +10,7 @@ const WIRECAP: &str = env!("CARGO_BIN_EXE_wirecap");
 fn archive_runs_the_program_with_its_arguments_and_status() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("wirecap-archive");
-    fs::write(&program, "#!/bin/sh\nfor word; do echo \"<$word>\"; done\nexit 7\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&program, "#!/bin/sh\nfor word; do echo \"<$word>\"; done\nexit 7\n");
     let run = Command::new(WIRECAP)
         .args(["archive", "sql", "-a", "/data", "SELECT 1", "--help"])
         .env("PATH", folder.path())

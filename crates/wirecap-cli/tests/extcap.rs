@@ -3,14 +3,13 @@
 mod recording;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use recording::{Bed, Finished, WIRECAP, tcpdump, tshark};
 use rustix::process::Signal;
 use tempfile::TempDir;
-use wirecap_testbed::{Load, pass_program, privileged, wait_until};
+use wirecap_testbed::{Load, pass_program, privileged, wait_until, write_program};
 
 fn extcap(bed: &Bed, arguments: &[&str]) -> Finished {
     bed.run(Command::new(WIRECAP).arg("extcap").args(arguments))
@@ -93,8 +92,7 @@ fn tshark_lists_the_interfaces_and_captures_from_them() {
     let _passing = pass_program(&bed.pair.receiver).unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/extcap/wirecap");
     let wrapper = fs::read_to_string(source).unwrap().replace("exec wirecap", &format!("exec {WIRECAP}"));
-    fs::write(folder.path().join("wirecap"), wrapper).unwrap();
-    fs::set_permissions(folder.path().join("wirecap"), fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&folder.path().join("wirecap"), &wrapper);
     // Wireshark as root uses no other directory, so this one is mounted over it, for this command only.
     let command = |rest: &str| {
         let mut command = Command::new("unshare");

@@ -4,7 +4,6 @@
 mod recording;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use recording::{Bed, Finished, Running, WIRECAP, tcpdump};
 use rustix::process::Signal;
 use tempfile::TempDir;
 use wirecap::savefile::Reader;
-use wirecap_testbed::{Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until};
+use wirecap_testbed::{Generator, Load, Sizes, Traffic, pass_program, privileged, wait_until, write_program};
 
 /// Options for a pool that has room for all packets of a test, so that the result does not depend on the
 /// machine's speed.
@@ -261,8 +260,7 @@ fn a_command_is_run_for_each_complete_file() {
     }
     let (bed, folder, copies) = (Bed::new(1), TempDir::new().unwrap(), TempDir::new().unwrap());
     let script = folder.path().join("copy");
-    fs::write(&script, format!("#!/bin/sh\ncp \"$1\" {}\n", copies.path().display())).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&script, &format!("#!/bin/sh\ncp \"$1\" {}\n", copies.path().display()));
     let command = script.to_str().unwrap();
     let running = start(&bed, &folder.path().join("t-%i.pcap"), &["--file-packets", "100", "-z", command]);
     bed.generator().send(&[Load::new(0, 950)]).unwrap();
@@ -301,6 +299,10 @@ fn two_captures_do_not_write_to_the_same_file_or_set() {
     for (name, more) in [("one.pcapng", &["--force"][..]), ("t-%i.pcap", &["--file-size", "1G"])] {
         let file = folder.path().join(name);
         let running = start(&bed, &file, more);
+        // The file is created only after the interface is open.
+        wait_until("the first capture has its file", || {
+            names(folder.path()).iter().any(|found| found[..2] == name[..2])
+        });
         let path = file.to_str().unwrap();
         let second = bed.run(Command::new(WIRECAP).args(
             [&["capture", "-i", "a1", "--engine", "packet", "-w", path, "--duration", "1s"], more].concat(),

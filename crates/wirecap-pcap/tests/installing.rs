@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use common::{built, said, system_library};
+use wirecap_testbed::write_program;
 
 /// Runs a target of the Makefile for this library, into the folder `root`.
 fn make(target: &str, root: &Path, variables: &[&str]) -> Output {
@@ -72,8 +72,7 @@ fn detected(compiler: &str, folder: &Path) -> String {
 }
 
 fn write_script(path: &Path, text: &str) {
-    std::fs::write(path, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(path, &format!("#!/bin/sh\n{text}\n"));
 }
 
 #[test]

@@ -8,14 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::{Bed, Library, built, compile, said, system_library, with_all_names};
-use wirecap_testbed::privileged;
+use wirecap_testbed::{privileged, write_program};
 
 /// The command `wirecap-pcap`, for libraries in `libraries`.
 fn wrapper(folder: &Path, libraries: &Path) -> PathBuf {
     let source = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("wirecap-pcap")).unwrap();
     let path = folder.join("wirecap-pcap");
-    fs::write(&path, source.replace("@LIBRARIES@", libraries.to_str().unwrap())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_program(&path, &source.replace("@LIBRARIES@", libraries.to_str().unwrap()));
     path
 }
 

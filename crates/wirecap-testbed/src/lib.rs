@@ -66,6 +66,7 @@ pub use steady::{SteadySender, Ticks};
 pub use tap::{TapCable, TapKind, open_macvtap, open_tap};
 pub use testing::{
     LossLock, frames_of_several_cells, loss_lock, privileged, skewed_time, uninterrupted, wait_until,
+    write_program,
 };
 pub use traces::{own_traces, traces};
 pub use traffic::{Sizes, Stamp, Traffic};

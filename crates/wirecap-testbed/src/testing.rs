@@ -3,8 +3,9 @@
 use std::env;
 use std::error::Error;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -32,6 +33,25 @@ pub fn uninterrupted<T>(mut receive: impl FnMut() -> io::Result<T>) -> io::Resul
             received => return received,
         }
     }
+}
+
+/// Writes a script that a test executes. Another process writes it: if this one had the file open for writing, a process that
+/// another thread starts at that moment would inherit it, and the script could not be executed ("Text file busy").
+///
+/// # Panics
+///
+/// If the script cannot be written.
+pub fn write_program(path: &Path, text: &str) {
+    let mut writer = Command::new("sh")
+        .args(["-c", "cat >\"$0\" && chmod 755 \"$0\""])
+        .arg(path)
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("every system has sh");
+    let mut input = writer.stdin.take().expect("it is piped");
+    input.write_all(text.as_bytes()).expect("cat reads its input");
+    drop(input);
+    assert!(writer.wait().expect("it is our child").success(), "{} cannot be written", path.display());
 }
 
 /// The file that tests of loss lock, in the directory for temporary files.
