@@ -1,12 +1,10 @@
-//! Writes the tables and pictures of the documents from the data in `docs/results`, and the checksums of these data.
-//! `make performance` runs it.
+//! Writes the tables and pictures of the documents from the data in `docs/results`. `make performance` runs it.
 
 use std::error::Error;
 use std::fs;
 use std::path::Path;
 
 use wirecap_lab::pages::pictures::PICTURES;
-use wirecap_lab::pages::sums::{SUMS, sums};
 use wirecap_lab::pages::{PAGES, fill};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,6 +21,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     for picture in PICTURES {
         fs::write(root.join(picture.file), picture.svg(&root)?)?;
     }
-    fs::write(root.join(SUMS), sums(&root)?)?;
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! A page marks the place of a table, and names the data and how they are shown:
 //!
 //! ```text
-//! <!-- data: rows benches/2026-11-21-rates.csv -->
+//! <!-- data: rows benches/capture-rates.csv -->
 //! ...
 //! <!-- end of data -->
 //! ```
@@ -12,15 +12,15 @@
 //! test fails if a page has another text there. The views are
 //!
 //! - `rows FILE`: the file as it is. Lines that begin with `#` state the origin of the data.
+//! - `rows FILE N,N,...`: only the columns with these numbers, from 1 on.
 //! - `curves FILE X,X,... percent|millions|plain`: a row for each curve of a chart's data, a column for each of these points:
 //!   the median, and the range if the rounds differ.
 //! - `papers FILE`: published results beside simulated ones. `{FILE;CELLS;COLUMN}` is the cell of other data in this column, in the
 //!   row that begins with these cells; the difference in percentage points is computed.
 //! - `skew FOLDER`: the packets lost in skewed loads of which every queue but the first gets 20 %.
-//! - `components FILE`: the costs of the parts of a capture.
-//! - `instructions FILE`: instructions per packet, a row for each path, a column for each number of rings.
+//! - `components FILE HOW`: the costs of the parts of a capture that were measured in this way.
 //!
-//! [`numbers`] does the same for numbers in the text, [`pictures`] for pictures, and [`sums`] guards the data.
+//! [`pictures`] does the same for pictures.
 
 use std::collections::BTreeSet;
 use std::error::Error;
@@ -30,9 +30,7 @@ use std::path::{Path, PathBuf};
 
 use wirecap::grouped;
 
-pub mod numbers;
 pub mod pictures;
-pub mod sums;
 
 /// The pages that have tables, from the root of the repository.
 pub const PAGES: [&str; 2] = ["docs/performance.md", "docs/guide/scale.md"];
@@ -107,13 +105,13 @@ fn table_of(view: &str, results: &Path) -> Result<String, PageError> {
             let data = Data::read(&results.join(file))?;
             Ok(table(&data.columns, &data.rows))
         }
+        ["rows", file, numbers] => columns(&Data::read(&results.join(file))?, numbers),
         ["papers", file] => papers(&Data::read(&results.join(file))?, results),
         ["curves", file, points, form @ ("percent" | "millions" | "plain")] => {
             curves(&Data::read(&results.join(file))?, points, form)
         }
         ["skew", folder] => skew(&results.join(folder)),
-        ["components", file] => components(&Data::read(&results.join(file))?),
-        ["instructions", file] => instructions(&Data::read(&results.join(file))?),
+        ["components", file, how] => components(&Data::read(&results.join(file))?, how),
         _ => Err(PageError::View { view: view.to_owned() }),
     }
 }
@@ -161,6 +159,19 @@ fn table(columns: &[String], rows: &[Vec<String>]) -> String {
     let line = |cells: &[String]| format!("|{}\n", cells.iter().map(cell).collect::<String>());
     let rule = format!("|{}\n", "---|".repeat(columns.len()));
     line(columns) + &rule + &rows.iter().map(|row| line(row)).collect::<String>()
+}
+
+/// The columns with these numbers, from 1 on.
+fn columns(data: &Data, numbers: &str) -> Result<String, PageError> {
+    let mut places = Vec::new();
+    for number in numbers.split(',') {
+        let place = number.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let place = place.filter(|&place| place < data.columns.len());
+        places.push(place.ok_or_else(|| data.failed(&format!("it has no column {number}")))?);
+    }
+    let chosen = |row: &[String]| places.iter().map(|&place| row[place].clone()).collect::<Vec<_>>();
+    let rows: Vec<_> = data.rows.iter().map(|row| chosen(row)).collect();
+    Ok(table(&chosen(&data.columns), &rows))
 }
 
 /// The distinct values of a column, in the order of their first appearance.
@@ -258,15 +269,20 @@ fn skew(folder: &Path) -> Result<String, PageError> {
     Ok(table(&heads.map(str::to_owned).collect::<Vec<_>>(), &rows))
 }
 
-/// The costs of the parts of a capture: the median, the range of the rounds, cycles.
-fn components(data: &Data) -> Result<String, PageError> {
-    let rows = data.rows.iter().map(|row| {
-        let cell = |column| data.cell(row, column).map(str::to_owned);
-        let ns = format!("{} ({}..{})", cell("ns, median")?, cell("least")?, cell("most")?);
-        Ok(vec![cell("component")?, cell("how")?, ns, cell("cycles")?])
-    });
-    let rows = rows.collect::<Result<Vec<_>, _>>()?;
-    Ok(table(&["component", "how", "ns", "cycles"].map(str::to_owned), &rows))
+/// The costs of the parts of a capture that were measured in this way: the median, and the range of the rounds.
+fn components(data: &Data, how: &str) -> Result<String, PageError> {
+    let mut rows = Vec::new();
+    for row in &data.rows {
+        let cell = |column| data.cell(row, column);
+        if cell("how")? == how {
+            let ns = format!("{} ({} to {})", cell("ns, median")?, cell("least")?, cell("most")?);
+            rows.push(vec![cell("component")?.to_owned(), cell("of")?.to_owned(), ns]);
+        }
+    }
+    if rows.is_empty() {
+        return Err(data.failed(&format!("it has no component '{how}'")));
+    }
+    Ok(table(&["component", "of", "ns per packet"].map(str::to_owned), &rows))
 }
 
 /// A published result, the simulated one, the difference, and a note.
@@ -310,33 +326,6 @@ fn resolved(text: &str, data: &Data, results: &Path) -> Result<String, PageError
         .find(|row| row.join(",") == *cells || row.join(",").starts_with(&format!("{cells},")));
     let row = found.ok_or_else(|| other.failed(&format!("it has no row '{cells}'")))?;
     Ok(format!("{before}{}{}", other.cell(row, column)?, resolved(after, data, results)?))
-}
-
-/// Instructions per packet: a row for each path, a column for each number of rings.
-fn instructions(data: &Data) -> Result<String, PageError> {
-    let column = |row: usize| data.rows[row].get(1).map(String::as_str).unwrap_or_default();
-    let rings = distinct((0..data.rows.len()).map(column));
-    let names = distinct(data.rows.iter().map(|row| row[0].as_str()));
-    let rows = names.iter().map(|name| {
-        let cells = rings.iter().map(|rings| {
-            let row = data.rows.iter().find(|row| row[0] == *name && row[1] == *rings);
-            match row {
-                Some(row) => data.number(row, "instructions").map(|count| match count {
-                    count if count >= 1000.0 => grouped(count.round() as u64),
-                    count => format!("{count:.1}"),
-                }),
-                None => Ok("-".to_owned()),
-            }
-        });
-        std::iter::once(Ok(format!("`{name}`"))).chain(cells).collect()
-    });
-    let rows = rows.collect::<Result<Vec<Vec<String>>, _>>()?;
-    let heads = rings.iter().map(|rings| match *rings {
-        "1" => "1 ring".to_owned(),
-        rings => format!("{rings} rings"),
-    });
-    let heads: Vec<String> = std::iter::once("path".to_owned()).chain(heads).collect();
-    Ok(table(&heads, &rows))
 }
 
 #[cfg(test)]
@@ -396,11 +385,20 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_a_row_for_each_path() {
-        let root = root("a.csv", "# tools\npath,rings,instructions\na,1,22.5977\na,2,1339.94\nb,2,5\n");
-        let filled = fill(&page("instructions a.csv"), root.path()).unwrap();
-        assert!(filled.contains("| path | 1 ring | 2 rings |\n"), "{filled}");
-        assert!(filled.contains("| `a` | 22.6 | 1,340 |\n| `b` | - | 5.0 |\n"), "{filled}");
+    fn rows_may_have_only_some_columns() {
+        let root = root("a.csv", "who,rate,lost\nwe,5,none\nthey,4,1 %\n");
+        let filled = fill(&page("rows a.csv 1,3"), root.path()).unwrap();
+        assert!(filled.contains("| who | lost |\n|---|---|\n| we | none |\n| they | 1 % |\n"), "{filled}");
+    }
+
+    #[test]
+    fn components_are_those_that_were_measured_in_one_way() {
+        let text = "component,of,how,\"ns, median\",least,most\na,xdp,live,2.0,-1.0,3.5\nb,filters,loop,1.0,1.0,1.0\n";
+        let root = root("a.csv", text);
+        let filled = fill(&page("components a.csv live"), root.path()).unwrap();
+        assert!(filled.contains("| component | of | ns per packet |\n"), "{filled}");
+        assert!(filled.contains("| a | xdp | 2.0 (-1.0 to 3.5) |\n\n"), "{filled}");
+        assert!(fill(&page("components a.csv burst"), root.path()).is_err());
     }
 
     #[test]
@@ -412,6 +410,8 @@ mod tests {
         };
         assert_eq!(error(&page("pie a.csv")), "unknown view 'pie a.csv'");
         assert_eq!(error(&page("curves a.csv 2 plain")), "'we' has no point 2");
+        assert_eq!(error(&page("rows a.csv 1,6")), "it has no column 6");
+        assert_eq!(error(&page("rows a.csv 0")), "it has no column 0");
         assert!(error(&page("rows b.csv")).contains("No such file"));
         assert!(error("<!-- data: rows a.csv -->\n").contains("has no '<!-- end of data -->'"));
     }

@@ -17,29 +17,17 @@ pub struct Picture {
 }
 
 /// All of them.
-pub const PICTURES: [Picture; 4] = [
-    Picture {
-        file: "docs/packets-per-mib.svg",
-        data: "2026-11-24-room/data/live-room/room.csv",
-        x: |name| log(name, &[60.0, 128.0, 256.0, 512.0, 1514.0, 3000.0, 9014.0]),
-        y: |name| Axis::log(name),
-    },
+pub const PICTURES: [Picture; 2] = [
     Picture {
         file: "docs/table-1-by-burst.svg",
-        data: "2026-11-24-paper/data/table-1-sensitivity/shortest-burst.csv",
+        data: "lab/data/table-1-sensitivity/shortest-burst.csv",
         x: |name| log(name, &[16.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0]),
         y: rate,
     },
     Picture {
         file: "docs/table-1-by-ring.svg",
-        data: "2026-11-24-paper/data/table-1-sensitivity/ring-size.csv",
+        data: "lab/data/table-1-sensitivity/ring-size.csv",
         x: |name| log(name, &[256.0, 512.0, 1024.0, 2048.0, 4096.0]),
-        y: rate,
-    },
-    Picture {
-        file: "docs/table-1-by-copy.svg",
-        data: "2026-11-24-paper/data/table-1-sensitivity/copy-cost.csv",
-        x: |name| Axis::linear(name),
         y: rate,
     },
 ];
