@@ -229,7 +229,7 @@ impl Profile {
         );
         for ((name, counts), peaks) in self.rings.iter().zip(&self.counts).zip(&peaks) {
             let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
-            let bars: String = peaks.iter().map(|&peak| level(peak, highest)).collect();
+            let bars: String = peaks.iter().map(|&peak| level(peak.into(), highest.into())).collect();
             let most = counts.values().copied().max().unwrap_or(0);
             text += &format!(
                 "{name:<name_width$} {bars} {:>12} packets, {}/s, at most {} a bin\n",
@@ -386,12 +386,12 @@ fn peaks(counts: &BTreeMap<u64, u32>, first: u64, bins: u64, columns: usize) -> 
 }
 
 /// A bar of eight heights; empty only for 0.
-fn level(count: u32, highest: u32) -> char {
+pub(crate) fn level(count: u64, highest: u64) -> char {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     if count == 0 {
         return ' ';
     }
-    LEVELS[((u64::from(count) * 8).div_ceil(u64::from(highest)) as usize).clamp(1, 8) - 1]
+    LEVELS[((count * 8).div_ceil(highest) as usize).clamp(1, 8) - 1]
 }
 
 #[cfg(test)]
