@@ -190,8 +190,8 @@ pub fn main() -> ExitCode {
     events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger, or the list of findings, has already reported it.
-        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
+        // The ledger, the list of findings or another process has already reported it.
+        Err(failure @ (Failure::Lossy | Failure::Findings | Failure::Told)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
@@ -165,8 +166,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let input = match is_direct {
         true => Stdio::inherit(),
         false => {
-            let (capture, packets) = packets(&source, arguments.engine.as_deref(), decoder, &flags)?;
+            let (mut capture, packets) = packets(&source, arguments.engine.as_deref(), decoder, &flags)?;
             begin_with(&capture);
+            if !has_begun(&packets)? {
+                // The decoder would only complain about an empty file.
+                let status = capture.wait()?;
+                return if status.success() || interruption.came() { Ok(()) } else { Err(Failure::Told) };
+            }
             // A second descriptor, so that the capture can write until it has ended.
             capturing = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
             packets.into()
@@ -233,6 +239,18 @@ fn packets(
     let mut child = capture.spawn()?;
     let packets = child.stdout.take().expect("it is piped");
     Ok((child, packets))
+}
+
+/// Waits for the first bytes of a capture; `false` if it ends without any.
+fn has_begun(packets: &ChildStdout) -> io::Result<bool> {
+    let mut look = [PollFd::new(packets, PollFlags::IN)];
+    loop {
+        match poll(&mut look, None) {
+            Ok(_) => return Ok(look[0].revents().contains(PollFlags::IN)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Requests the end of a child.
