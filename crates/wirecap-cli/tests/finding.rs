@@ -539,6 +539,20 @@ fn packets_are_shown_and_recorded_without_a_command() {
 }
 
 #[test]
+fn a_capture_that_receives_nothing_names_the_usual_causes_once() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let mut running =
+        bed.start(Command::new(WIRECAP).args(["-i", "a1", "-w", "/dev/null", "udp", "port", "9999"]));
+    running.wait_for("no packets for 5 s");
+    bed.generator().send(&[Load::new(0, 5)]).unwrap();
+    let finished = running.interrupt();
+    assert_eq!(finished.stderr.matches("wirecap doctor a1 shows more").count(), 1, "{}", finished.stderr);
+}
+
+#[test]
 fn packets_are_shown_as_they_are_found() {
     if !privileged() {
         return;
