@@ -6,7 +6,7 @@ use std::mem;
 /// Flags that ask `wirecap` itself, and are no flags of a capture.
 const OWN: [&str; 5] = ["-h", "--help", "-V", "--version", "-D"];
 /// Letters of tcpdump that change only what is printed. They have no effect beside `-w`.
-const PRINT_ONLY: &str = "AeHKNOStuvxX#";
+const PRINT_ONLY: &str = "AeHKNOStuxX#";
 /// Letters of tcpdump and of `wirecap capture` whose value is the rest of the word or the next word.
 const WITH_VALUE: &str = "aBbcCEfFGijMmQRrsTVwWyzZ";
 
@@ -123,7 +123,7 @@ mod tests {
             ("wirecap -nnvvi eth1 port 53", "wirecap show -nnvvi eth1 port 53"),
             ("wirecap -nr f.pcap", "wirecap show -nr f.pcap"),
             ("wirecap -i eth1 -w f.pcap", "wirecap capture -i eth1 -w f.pcap"),
-            ("wirecap -nnvvi eth1 -wf.pcap udp", "wirecap capture -n -n -i eth1 -w f.pcap udp"),
+            ("wirecap -nnvvi eth1 -wf.pcap udp", "wirecap capture -n -n -v -v -i eth1 -w f.pcap udp"),
             ("wirecap -r in.pcap -w out.pcap tcp", "wirecap capture -r in.pcap -w out.pcap tcp"),
             ("wirecap -i eth1 -B 4096 -s0 -w -", "wirecap capture -i eth1 --buffer 4096K -s 0 -w -"),
             ("wirecap -i eth1 --write=f", "wirecap capture -i eth1 --write=f"),

@@ -16,7 +16,7 @@ use crate::devices;
 use crate::failure::Failure;
 use crate::find::{Teller, places_and_filter};
 use crate::losses;
-use crate::options::{CaptureOptions, END_AND_OUTPUT, in_json};
+use crate::options::{CaptureOptions, END_AND_OUTPUT, in_json, show_briefly};
 use crate::output;
 use crate::progress::Progress;
 use crate::service;
@@ -85,9 +85,7 @@ fn of_capture(arguments: &Arguments) -> Result<(), Failure> {
     let ledger = capture.close();
 
     tell(arguments, &tally, Some(&ledger))?;
-    if options.read.is_none() {
-        crate::options::show(&ledger);
-    }
+    show_briefly(&ledger, "");
     outcome?;
     Failure::unless_lossless(&ledger)
 }
