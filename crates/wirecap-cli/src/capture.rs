@@ -25,7 +25,7 @@ use crate::failure::Failure;
 use crate::filter::{FilterOptions, filtered};
 use crate::losses;
 use crate::merge::Merge;
-use crate::options::{CaptureOptions, ENGINE, on_or_off};
+use crate::options::{CaptureOptions, END_AND_OUTPUT, ENGINE, on_or_off};
 use crate::output;
 use crate::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::progress::Progress;
@@ -78,6 +78,10 @@ pub(crate) struct Arguments {
     /// Replace the savefile if it exists
     #[arg(long, help_heading = SAVEFILE)]
     force: bool,
+
+    /// Print all counts of the ledger at the end, also if no packet was lost
+    #[arg(short, long, action = ArgAction::Count, help_heading = END_AND_OUTPUT)]
+    verbose: u8,
 
     /// Format of the savefile, with nanosecond timestamps [default: by extension]
     #[arg(long, value_enum, help_heading = SAVEFILE)]
@@ -319,7 +323,7 @@ fn record<O: Outlet>(
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
-    let reported = options.report(&ledger);
+    let reported = options.report_briefly(&ledger, arguments.verbose > 0);
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
     reported.and(outcome)

@@ -1,23 +1,35 @@
-//! `wirecap completions DIR` (hidden): shell completions, generated from the commands.
+//! `wirecap completions SHELL|DIR` (hidden): shell completions, generated from the commands.
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{Args, Command};
-use clap_complete::{Shell, generate_to};
+use clap::{Args, Command, ValueEnum};
+use clap_complete::{Shell, generate, generate_to};
 
 use crate::failure::Failure;
+use crate::output;
 
-/// Write the completions of bash, fish and zsh into a directory
+/// Print the completions of bash, fish or zsh, or write all three into a directory
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    directory: PathBuf,
+    #[arg(value_name = "SHELL|DIR")]
+    place: PathBuf,
 }
 
+const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
+
 pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Result<(), Failure> {
-    fs::create_dir_all(&arguments.directory)?;
-    for shell in [Shell::Bash, Shell::Fish, Shell::Zsh] {
-        generate_to(shell, &mut command, "wirecap", &arguments.directory)?;
+    let named = arguments.place.to_str().and_then(|name| Shell::from_str(name, true).ok());
+    if let Some(shell) = named.filter(|shell| SHELLS.contains(shell)) {
+        let mut script = Vec::new();
+        generate(shell, &mut command, "wirecap", &mut script);
+        return output::printed(std::io::stdout().write_all(&script));
+    }
+
+    fs::create_dir_all(&arguments.place)?;
+    for shell in SHELLS {
+        generate_to(shell, &mut command, "wirecap", &arguments.place)?;
     }
     Ok(())
 }

@@ -75,7 +75,7 @@ impl ControlOptions {
         let default = || place::name_of(sources);
         let name = self.name.clone().unwrap_or_else(default);
         let http = self.http.as_ref().map(listen).transpose()?;
-        let unreachable = |name| Claim { taken: None, http: None, name, command };
+        let unreachable = |name| Claim { taken: None, http: None, name, command, fault: None };
         if self.no_control || sources.is_empty() {
             return Ok(Claim { http, ..unreachable(name) });
         }
@@ -84,12 +84,13 @@ impl ControlOptions {
                 if taken.0.name != name {
                     eprintln!("this capture is named {}: the name {name} is in use", taken.0.name);
                 }
-                Ok(Claim { http, name: taken.0.name.clone(), taken: Some(taken), command })
+                let name = taken.0.name.clone();
+                Ok(Claim { http, taken: Some(taken), ..unreachable(name) })
             }
             Err(error @ ClaimError::Taken { .. }) => Err(Failure::Failed(error.to_string().into())),
             Err(error) => {
-                eprintln!("no control socket: {error} (--no-control suppresses this message)");
-                Ok(Claim { http, ..unreachable(name) })
+                // Told once the capture is open: until then, the user has other worries.
+                Ok(Claim { http, fault: Some(error), ..unreachable(name) })
             }
         }
     }
@@ -111,6 +112,8 @@ pub(crate) struct Claim {
     /// The capture's.
     name: String,
     command: &'static str,
+    /// Why there is no control socket.
+    fault: Option<ClaimError>,
 }
 
 impl Claim {
@@ -131,7 +134,10 @@ impl Claim {
 
     /// Starts serving. `meaning` converts a client's expression to the filter.
     pub(crate) fn serve_with(self, meaning: Meaning) -> Result<Control, Failure> {
-        let Self { taken, http, name, command } = self;
+        let Self { taken, http, name, command, fault } = self;
+        if let Some(error) = fault {
+            eprintln!("no control socket: {error} (--no-control suppresses this message)");
+        }
         if taken.is_none() && http.is_none() {
             return Ok(Control(None));
         }

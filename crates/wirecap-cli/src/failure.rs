@@ -1,5 +1,6 @@
 //! Why a command ended without doing what it was asked to, and with which exit status.
 
+use std::env;
 use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
@@ -18,6 +19,8 @@ pub(crate) enum Failure {
     Failed(Box<dyn Error + Send + Sync>),
     /// Nothing failed, but packets were lost, or may have been. The ledger has said so: exit status 3.
     Lossy,
+    /// Another process of this command failed, and has said why: exit status 1.
+    Told,
     /// Nothing failed, and `doctor` has shown what it found: exit status 3.
     Findings,
 }
@@ -26,7 +29,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         match self {
             Self::Usage(_) => ExitCode::from(2),
-            Self::Failed(_) => ExitCode::FAILURE,
+            Self::Failed(_) | Self::Told => ExitCode::FAILURE,
             Self::Lossy | Self::Findings => ExitCode::from(3),
         }
     }
@@ -47,6 +50,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Usage(message) => f.write_str(message),
             Self::Failed(error) => f.write_str(&causes(&**error)),
+            Self::Told => f.write_str("another process failed"),
             Self::Lossy => f.write_str("packets were lost"),
             Self::Findings => f.write_str("there are findings"),
         }
@@ -61,6 +65,11 @@ impl From<OpenError> for Failure {
             | OpenError::SettingsDiffer { .. }
             | OpenError::Filter(FilterChangeError::Filter(FilterError::Expression { .. })) => {
                 Self::Usage(error.to_string())
+            }
+            error if error.lacks_net_raw() => {
+                let program = env::current_exe().unwrap_or_else(|_| "wirecap".into());
+                let way = format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
+                Self::Failed(format!("{}\n{way}", causes(&error)).into())
             }
             error => Self::Failed(error.into()),
         }

@@ -1,5 +1,7 @@
 //! Flags of tcpdump and dumpcap: they work, or the error names the equivalent flag.
 
+use std::ffi::OsStr;
+
 use clap::builder::{PathBufValueParser, StyledStr, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, Args};
@@ -88,6 +90,33 @@ const HINTS: [(&str, &str); 6] = [
     ("jJ", "use `--timestamp packet`, `batch` or `hardware`"),
 ];
 
+/// What people call commands, and the commands that do it.
+const MEANINGS: [(&[&str], &str); 11] = [
+    (&["record", "save", "write", "sniff", "tcpdump", "dumpcap"], "capture -i DEV -w FILE"),
+    (&["dump", "print", "read", "decode", "view", "tshark", "live"], "show -i DEV` or `wirecap show -r FILE"),
+    (&["merge", "mergecap", "search", "grep", "slice"], "find DIR -w FILE"),
+    (&["convert", "editcap", "export", "compress"], "capture -r FILE -w FILE"),
+    (&["bridge", "copy", "mirror"], "forward IN OUT"),
+    (&["send", "blast", "pktgen"], "generate"),
+    (&["play", "tcpreplay", "resend"], "replay"),
+    (&["interfaces", "ifaces", "list", "nics", "ports"], "devices"),
+    (&["check", "diagnose", "verify", "tune"], "doctor"),
+    (&["capinfos", "summary", "info", "statistics"], "stats FILE"),
+    (&["kill", "end", "quit"], "stop"),
+];
+
+/// Replaces the suggestion of a command with a similar spelling by one with the same meaning.
+pub(crate) fn with_command(mut error: clap::Error, typed: &OsStr) -> clap::Error {
+    let meant = typed.to_str().map(str::to_lowercase);
+    let meant = meant.and_then(|typed| MEANINGS.iter().find(|(names, _)| names.contains(&typed.as_str())));
+    if let Some((_, command)) = meant {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let hint = vec![StyledStr::from(format!("use `wirecap {command}`"))];
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hint));
+    }
+    error
+}
+
 /// Adds the replacement to the error about an unsupported flag of tcpdump or dumpcap.
 pub(crate) fn with_hint(mut error: clap::Error) -> clap::Error {
     let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
@@ -131,6 +160,30 @@ mod tests {
         assert_eq!(command.snap_len, Some(DEFAULT_SNAP_LEN));
         assert_eq!(parse("-s 96").unwrap().snap_len, Some(96));
         assert!(parse("-y IEEE802_11").unwrap_err().to_string().contains("expected EN10MB or RAW"));
+    }
+
+    #[test]
+    fn a_command_that_does_not_exist_is_suggested_by_meaning() {
+        let command = clap::Command::new("wirecap")
+            .subcommands(["capture", "reload", "find", "show", "forward"].map(clap::Command::new));
+        let error = |typed: &str| {
+            let error = command
+                .clone()
+                .subcommand_required(true)
+                .try_get_matches_from(["wirecap", typed])
+                .unwrap_err();
+            with_command(error, OsStr::new(typed)).to_string()
+        };
+        for (typed, hint) in [
+            ("record", "use `wirecap capture -i DEV -w FILE`"),
+            ("dump", "use `wirecap show -i DEV`"),
+            ("merge", "use `wirecap find DIR -w FILE`"),
+            ("Bridge", "use `wirecap forward IN OUT`"),
+        ] {
+            let error = error(typed);
+            assert!(error.contains(hint) && !error.contains("similar"), "{error}");
+        }
+        assert!(error("captur").contains("'capture'"), "{}", error("captur"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod output;
 mod advice;
 mod archive;
 mod ask;
+mod bare;
 mod capture;
 mod closed;
 mod completions;
@@ -48,6 +49,7 @@ mod service;
 mod show;
 mod signals;
 mod sink;
+mod stats;
 mod threads;
 mod top;
 mod weight;
@@ -59,6 +61,7 @@ use std::process::ExitCode;
 #[doc(hidden)]
 pub use capture::record_waiting;
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use extcap::Step;
@@ -69,6 +72,7 @@ use wirecap_units::size;
 #[derive(Debug, Parser)]
 #[command(name = "wirecap", version, arg_required_else_help = true)]
 #[command(after_help = "Examples:
+  sudo wirecap -i eth1                                  show packets, with tcpdump's flags
   sudo wirecap capture -i eth1 -w trace.pcapng          record until Ctrl-C
   sudo wirecap capture -i eth1 -w dns.pcapng.zst udp and port 53
   sudo wirecap count -i eth1                            packets and bytes per ring, live
@@ -89,6 +93,7 @@ enum Command {
     Index(index::Arguments),
     Archive(archive::Arguments),
     Show(show::Arguments),
+    Stats(stats::Arguments),
     Count(count::Arguments),
     Profile(profile::Arguments),
     Handle(handle::Arguments),
@@ -154,11 +159,13 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
     Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
 }
 
-/// Commands that accept tcpdump's flags name the replacement of unsupported ones.
-fn with_hint(error: clap::Error) -> clap::Error {
+/// Commands that accept tcpdump's flags name the replacement of unsupported ones; for a command that does not exist, the error names
+/// the one that does what its name says.
+fn with_hint(error: clap::Error, arguments: &[OsString]) -> clap::Error {
     let captures = ["capture", "count", "profile", "handle"];
-    match std::env::args_os().nth(1) {
+    match arguments.get(1) {
         Some(command) if captures.iter().any(|name| command == *name) => habits::with_hint(error),
+        Some(command) if error.kind() == ErrorKind::InvalidSubcommand => habits::with_command(error, command),
         _ => error,
     }
 }
@@ -170,10 +177,10 @@ pub fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     service::begin();
-    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let arguments = bare::with_command(std::env::args_os().collect());
     let command = match parse(&arguments) {
         Ok(cli) => cli.command,
-        Err(Unparsed::Text(text)) => return said(&with_hint(text)),
+        Err(Unparsed::Text(text)) => return said(&with_hint(text, &arguments)),
         Err(Unparsed::File(failure)) => {
             eprintln!("wirecap: {failure}");
             return failure.exit_code();
@@ -183,8 +190,8 @@ pub fn main() -> ExitCode {
     events::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The ledger, or the list of findings, has already reported it.
-        Err(failure @ (Failure::Lossy | Failure::Findings)) => failure.exit_code(),
+        // The ledger, the list of findings or another process has already reported it.
+        Err(failure @ (Failure::Lossy | Failure::Findings | Failure::Told)) => failure.exit_code(),
         Err(failure) => {
             eprintln!("wirecap: {failure}");
             failure.exit_code()
@@ -199,6 +206,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Index(arguments) => index::run(&arguments),
         Command::Archive(arguments) => archive::run(&arguments),
         Command::Show(arguments) => show::run(&arguments),
+        Command::Stats(arguments) => stats::run(&arguments),
         Command::Count(arguments) => count::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Handle(arguments) => handle::run(&arguments),

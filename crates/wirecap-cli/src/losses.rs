@@ -26,6 +26,8 @@ const COUNT: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(1);
 /// The minimum time between two reports of the same loss.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
+/// If nothing has arrived for this long after the start, a line names the usual causes, once.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Maximum number of lines per check.
 const LINES_MAX: usize = 8;
 /// A write that takes longer has stalled.
@@ -91,6 +93,8 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
     signals::wake_on_requests(move || this_thread.unpark());
     let (mut next, mut next_count) = (Instant::now() + LOOK, Instant::now() + COUNT);
     let (mut delivered, mut has_traffic) = (None, true);
+    // A savefile has no interfaces.
+    let mut hint_at = (!names.is_empty()).then(|| Instant::now() + SILENCE);
     while !done.load(Ordering::Acquire) {
         thread::park_timeout(next.saturating_duration_since(Instant::now()));
         if let Some(agent) = &mut agent {
@@ -116,6 +120,13 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
             next_count = now + COUNT;
             let before = delivered.replace(ledger.total.delivered);
             has_traffic = before != delivered;
+            if ledger.total.delivered > 0 || done.load(Ordering::Acquire) {
+                hint_at = None;
+            }
+            if hint_at.is_some_and(|at| now >= at) {
+                hint_at = None;
+                events::print(silence(&names));
+            }
             let slow = writing.filter(|_| is_slow).map(Writing::name);
             let writer = writing.map(|writing| (writing.name(), writing.discarded()));
             let lines = losses.look(&ledger, &names, writer, slow, now);
@@ -129,6 +140,21 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
         advisor.lines().iter().for_each(|line| events::say(Kind::Loss, line));
         let is_busy = has_traffic || writing.is_some_and(|writing| writing.waiting() > 0) || is_writing;
         next = now + if is_busy { LOOK } else { service::longest_sleep() };
+        next = hint_at.map_or(next, |at| next.min(at.max(now + LOOK)));
+    }
+}
+
+/// The line about interfaces from which nothing has arrived.
+fn silence(names: &[String]) -> String {
+    let seconds = SILENCE.as_secs();
+    match names {
+        [name] => format!(
+            "no packets for {seconds} s: is the link of {name} up, does the filter match? wirecap doctor {name} shows more"
+        ),
+        names => format!(
+            "no packets for {seconds} s: are the links up, does the filter match? wirecap doctor {} shows more",
+            names.join(" ")
+        ),
     }
 }
 

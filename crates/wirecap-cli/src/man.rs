@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
 type Examples = &'static [(&'static str, &'static str)];
 
 /// By the names of the pages.
-const EXAMPLES: [(&str, Examples); 22] = [
+const EXAMPLES: [(&str, Examples); 23] = [
     (
         "wirecap",
         &[
@@ -115,8 +115,19 @@ const EXAMPLES: [(&str, Examples); 22] = [
     (
         "wirecap-show",
         &[
-            ("Live packets, with tcpdump's flags:", "wirecap show -i eth1 -nn -v port 53"),
+            ("Live packets, with tcpdump's flags:", "wirecap show -nnvi eth1 port 53"),
             ("The packets of a file:", "wirecap show -r trace.pcapng.zst -nn"),
+        ],
+    ),
+    (
+        "wirecap-stats",
+        &[
+            ("What a recording consists of:", "wirecap stats trace.pcapng.zst"),
+            (
+                "Of half an hour, one host's packets:",
+                "wirecap stats /data --from 17:00 --to 17:30 host 10.1.2.3",
+            ),
+            ("Live, for ten seconds:", "wirecap stats -i eth1 --duration 10s"),
         ],
     ),
     (

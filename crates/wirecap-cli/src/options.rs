@@ -1,5 +1,6 @@
 //! The options of every capturing command.
 
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -243,6 +244,19 @@ impl CaptureOptions {
     /// Prints the final ledger: for people on standard error, for programs on standard output.
     pub(crate) fn report(&self, ledger: &Ledger) -> Result<(), Failure> {
         show(ledger);
+        self.report_json(ledger)
+    }
+
+    /// As [`report`](Self::report), with [`show_briefly`].
+    pub(crate) fn report_briefly(&self, ledger: &Ledger, is_verbose: bool) -> Result<(), Failure> {
+        match is_verbose {
+            true => show(ledger),
+            false => show_briefly(ledger, " (-v shows the counts)"),
+        }
+        self.report_json(ledger)
+    }
+
+    fn report_json(&self, ledger: &Ledger) -> Result<(), Failure> {
         if self.json {
             output::print(in_json(ledger)?)?;
         }
@@ -301,11 +315,34 @@ pub(crate) fn in_json(ledger: &Ledger) -> Result<serde_json::Value, Failure> {
     Ok(json)
 }
 
+/// Whether the ledger says more than that nothing was lost: losses, gaps, a worker that was stuck.
+fn needs_table(ledger: &Ledger) -> bool {
+    let recorded = ledger.recorded.as_ref();
+    ledger.judge().is_alarm()
+        || !ledger.unseen.is_empty()
+        || ledger.rings.iter().any(|ring| ring.account.abandoned_chunks > 0)
+        || recorded.is_some_and(|recorded| recorded.unread > 0 || recorded.untimed > 0)
+}
+
 /// Prints the final ledger, with warnings that were not printed at the beginning.
 pub(crate) fn show(ledger: &Ledger) {
+    show_warnings(ledger, || eprintln!("{ledger}"));
+}
+
+/// Prints the final ledger, but only its verdict if nothing was lost and the table has nothing to add; to a terminal with `hint`.
+pub(crate) fn show_briefly(ledger: &Ledger, hint: &str) {
+    if needs_table(ledger) {
+        return show(ledger);
+    }
+    let hint = if io::stderr().is_terminal() { hint } else { "" };
+    show_warnings(ledger, || eprintln!("{}{hint}", ledger.verdict()));
+}
+
+/// Calls `show` between the warnings that were not printed at the beginning.
+fn show_warnings(ledger: &Ledger, show: impl FnOnce()) {
     // No fault of the capture, so the verdict stays last.
     warn(ledger.warnings.iter().filter(|warning| matches!(warning, Warning::OwnFrames { .. })));
-    eprintln!("{ledger}");
+    show();
     // The others were printed when the capture was opened.
     let is_news = |warning: &&Warning| {
         matches!(

@@ -142,7 +142,11 @@ struct Profile {
     /// By ring: the bins that have packets, by their numbers counted from the epoch. A file may have a packet of today and
     /// one of 1970.
     counts: Vec<BTreeMap<u64, u32>>,
+    /// By ring: bytes of its packets on the wire.
+    bytes: Vec<u64>,
     packets: u64,
+    /// The first and the last time, in nanoseconds since the epoch.
+    times: Option<(u64, u64)>,
 }
 
 impl Profile {
@@ -151,7 +155,9 @@ impl Profile {
             rings: rings.iter().map(ToString::to_string).collect(),
             bin_nanos: bin.as_nanos() as u64,
             counts: vec![BTreeMap::new(); rings.len()],
+            bytes: vec![0; rings.len()],
             packets: 0,
+            times: None,
         }
     }
 
@@ -160,16 +166,20 @@ impl Profile {
         // Its receive queue may have been added during the capture, after other queues without packets.
         while self.counts.len() <= chunk.ring_index() {
             self.counts.push(BTreeMap::new());
+            self.bytes.push(0);
             self.rings.push(chunk.ring().to_string());
         }
         for packet in chunk {
             let time = packet.timestamp().unwrap_or_default().unix_nanos();
-            self.count(chunk.ring_index(), time);
+            self.count(chunk.ring_index(), time, packet.wire_len());
         }
     }
 
     /// Counts a packet.
-    fn count(&mut self, ring: usize, time_nanos: u64) {
+    fn count(&mut self, ring: usize, time_nanos: u64, bytes: u32) {
+        let (first, last) = self.times.unwrap_or((time_nanos, time_nanos));
+        self.times = Some((first.min(time_nanos), last.max(time_nanos)));
+        self.bytes[ring] += u64::from(bytes);
         *self.counts[ring].entry(time_nanos / self.bin_nanos).or_default() += 1;
     }
 
@@ -186,6 +196,13 @@ impl Profile {
 
     fn seconds(&self, bins: u64) -> f64 {
         bins as f64 * self.bin_nanos as f64 / 1e9
+    }
+
+    /// The mean rate of a count, from the first packet to the last one: the first and the last bin are only partly covered. `None`
+    /// if all packets have the same time.
+    fn mean(&self, count: u64) -> Option<f64> {
+        let (first, last) = self.times.filter(|(first, last)| first < last)?;
+        Some(count as f64 * 1e9 / (last - first) as f64)
     }
 
     /// The bins that are written, counted from the first: those with packets, and of those between them the first and the
@@ -227,14 +244,19 @@ impl Profile {
             self.bin(),
             grouped(highest.into())
         );
-        for ((name, counts), peaks) in self.rings.iter().zip(&self.counts).zip(&peaks) {
+        for (ring, name) in self.rings.iter().enumerate() {
+            let (counts, peaks) = (&self.counts[ring], &peaks[ring]);
             let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
-            let bars: String = peaks.iter().map(|&peak| level(peak, highest)).collect();
+            let bars: String = peaks.iter().map(|&peak| level(peak.into(), highest.into())).collect();
             let most = counts.values().copied().max().unwrap_or(0);
+            let rate = |count: u64| self.mean(count).map(size::human_rate);
+            let rates = match (rate(total), rate(self.bytes[ring] * 8)) {
+                (Some(packets), Some(bits)) => format!(", {packets}p/s, {bits}bit/s"),
+                _ => String::new(),
+            };
             text += &format!(
-                "{name:<name_width$} {bars} {:>12} packets, {}/s, at most {} a bin\n",
+                "{name:<name_width$} {bars} {:>12} packets{rates}, at most {} a bin\n",
                 grouped(total),
-                size::human_rate(total as f64 / seconds),
                 grouped(most.into()),
             );
         }
@@ -386,12 +408,12 @@ fn peaks(counts: &BTreeMap<u64, u32>, first: u64, bins: u64, columns: usize) -> 
 }
 
 /// A bar of eight heights; empty only for 0.
-fn level(count: u32, highest: u32) -> char {
+pub(crate) fn level(count: u64, highest: u64) -> char {
     const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     if count == 0 {
         return ' ';
     }
-    LEVELS[((u64::from(count) * 8).div_ceil(u64::from(highest)) as usize).clamp(1, 8) - 1]
+    LEVELS[((count * 8).div_ceil(highest) as usize).clamp(1, 8) - 1]
 }
 
 #[cfg(test)]
@@ -403,10 +425,10 @@ mod tests {
         let mut profile = Profile::new(&[ring(0), ring(1)], Duration::from_millis(10));
         let second = 1_000_000_000;
         for millis in [0, 9, 10, 35] {
-            profile.count(0, second + millis * 1_000_000);
+            profile.count(0, second + millis * 1_000_000, 60);
         }
         // Before the first ring's first packet.
-        profile.count(1, second - 15_000_000);
+        profile.count(1, second - 15_000_000, 60);
         profile
     }
 
@@ -440,6 +462,21 @@ mod tests {
     }
 
     #[test]
+    fn the_mean_rate_is_from_the_first_packet_to_the_last() {
+        let ring = RingName::of_queue("eth0", 0);
+        let mut profile = Profile::new(&[ring], Duration::from_secs(1));
+        // 303 packets in 3 s, which touch four bins.
+        for packet in 0..303 {
+            profile.count(0, 10_500_000_000 + packet * 3_000_000_000 / 302, 125);
+        }
+        let chart = profile.chart();
+        assert!(chart.contains("303 packets, 101 p/s, 101 kbit/s, at most 101 a bin"), "{chart}");
+        let mut moment = Profile::new(&[RingName::of_queue("eth0", 0)], Duration::from_secs(1));
+        moment.count(0, 7, 60);
+        assert!(moment.chart().ends_with("1 packets, at most 1 a bin"), "{}", moment.chart());
+    }
+
+    #[test]
     fn many_bins_are_shown_by_the_highest_of_each_column() {
         let counts = [1, 9, 2, 3, 4, 5].into_iter().enumerate().map(|(bin, count)| (100 + bin as u64, count));
         assert_eq!(peaks(&counts.collect(), 100, 8, 4), [9, 3, 5, 0]);
@@ -449,8 +486,8 @@ mod tests {
     fn a_long_gap_takes_neither_memory_nor_lines() {
         let ring = RingName::of_queue("eth0", 0);
         let mut profile = Profile::new(&[ring], Duration::from_millis(10));
-        profile.count(0, 0);
-        profile.count(0, u64::MAX);
+        profile.count(0, 0, 60);
+        profile.count(0, u64::MAX, 60);
         let mut csv = Vec::new();
         profile.write_csv(&mut csv).unwrap();
         let lines = String::from_utf8(csv).unwrap().lines().map(str::to_owned).collect::<Vec<_>>();
@@ -469,8 +506,8 @@ mod tests {
         let rings: Vec<RingName> = (0..40).map(ring).collect();
         let mut profile = Profile::new(&rings, Duration::from_millis(10));
         for bin in 0..100 {
-            (0..=bin).for_each(|_| profile.count(7, bin * 10_000_000));
-            profile.count(9, bin * 10_000_000);
+            (0..=bin).for_each(|_| profile.count(7, bin * 10_000_000, 60));
+            profile.count(9, bin * 10_000_000, 60);
         }
         let picture = profile.picture().unwrap();
         assert!(profile.picture_height() < 800, "all rings fit on a screen");

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock};
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
@@ -21,13 +22,13 @@ use flags::Flags;
 
 /// Decode packets, live or from a file, with tcpdump or tshark
 ///
-/// After this command's own options come those of the decoder and, for tcpdump, a filter expression. Of these, -Q, -s, -p and
-/// -B (tshark: -f, -s, -p and -B) apply to the capture. Other options of a capture are rejected. Packets are shown when they
-/// arrive. Example: wirecap show -i eth0 -nn -v -Q in port 53
+/// The options of the decoder and, for tcpdump, a filter expression follow. Of these, -Q, -s, -p and -B (tshark: -f, -s, -p
+/// and -B) apply to the capture. Other options of a capture are rejected. A savefile may be named without -r. Packets are shown
+/// when they arrive. Example: wirecap show -nnvi eth0 -Q in port 53
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// Interface, or some of its receive queues, as in wirecap capture
-    #[arg(short, long, value_name = "DEV[@QUEUES]", required_unless_present = "read")]
+    #[arg(short, long, value_name = "DEV[@QUEUES]")]
     interface: Option<String>,
 
     /// Decode a savefile, plain, gzip or Zstandard; - is standard input
@@ -94,10 +95,58 @@ fn is_executable(path: &Path) -> bool {
     path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
 }
 
+/// Where the packets come from.
+#[derive(Debug)]
+enum Source {
+    Interface(String),
+    File(PathBuf),
+}
+
+impl Source {
+    /// The interface or the savefile that the options or the decoder's flags name, or the file that is the first other word.
+    fn of(arguments: &Arguments, flags: &mut Flags) -> Result<Self, Failure> {
+        let interfaces =
+            [arguments.interface.clone(), flags.interface.take()].map(|name| name.map(Self::Interface));
+        let files = [arguments.read.clone(), flags.read.take()].map(|file| file.map(Self::File));
+        let mut named: Vec<Self> = interfaces.into_iter().chain(files).flatten().collect();
+        if named.len() > 1 {
+            return Err(Failure::Usage(
+                "show decodes the packets of one interface or of one file".to_owned(),
+            ));
+        }
+
+        if named.is_empty()
+            && let Some(first) = flags.first_word
+            && Path::new(&flags.of_decoder[first]).is_file()
+        {
+            named.push(Self::File(flags.of_decoder.remove(first).into()));
+        }
+        let source = named.pop().ok_or_else(|| {
+            Failure::Usage(
+                "name an interface, -i DEV (wirecap devices lists them), or a file, -r FILE".to_owned(),
+            )
+        })?;
+
+        match (&source, &flags.live_only) {
+            (Self::File(_), Some(flag)) => {
+                Err(Failure::Usage(format!("{flag} has no effect on a file: omit it")))
+            }
+            (Self::File(_), None) if arguments.engine.is_some() => {
+                Err(Failure::Usage("--engine has no effect on a file: omit it".to_owned()))
+            }
+            _ => Ok(source),
+        }
+    }
+
+    fn is_standard_input(&self) -> bool {
+        matches!(self, Self::File(file) if file == Path::new("-"))
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (decoder, program) = Decoder::installed(arguments.with)?;
-    let mut flags =
-        Flags::divide(decoder, &arguments.flags, arguments.read.is_some()).map_err(Failure::Usage)?;
+    let mut flags = Flags::divide(decoder, &arguments.flags).map_err(Failure::Usage)?;
+    let source = Source::of(arguments, &mut flags)?;
     if let (Some(own), Some(other)) = (&arguments.filter, &flags.filter) {
         return Err(Failure::Usage(format!("two filters: {own:?} and {other:?}; join them with and")));
     }
@@ -112,16 +161,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             terminate(id);
         }
     };
-    let is_standard_input = arguments.read.as_deref() == Some(Path::new("-"));
-    let mut source = None;
-    let is_direct = is_standard_input && flags.filter.is_none() && flags.of_capture.is_empty();
+    let mut capturing = None;
+    let is_direct = source.is_standard_input() && flags.filter.is_none() && flags.of_capture.is_empty();
     let input = match is_direct {
         true => Stdio::inherit(),
         false => {
-            let (capture, packets) = packets(arguments, decoder, &flags, is_standard_input)?;
+            let (mut capture, packets) = packets(&source, arguments.engine.as_deref(), decoder, &flags)?;
             begin_with(&capture);
+            if !has_begun(&packets)? {
+                // The decoder would only complain about an empty file.
+                let status = capture.wait()?;
+                return if status.success() || interruption.came() { Ok(()) } else { Err(Failure::Told) };
+            }
             // A second descriptor, so that the capture can write until it has ended.
-            source = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
+            capturing = Some((capture, File::from(packets.as_fd().try_clone_to_owned()?)));
             packets.into()
         }
     };
@@ -129,14 +182,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         |error: io::Error| Failure::Failed(format!("cannot run {}: {error}", program.display()).into());
     let mut decoding = Command::new(&program);
     decoding.args(["-r", "-"]).stdin(input);
-    if arguments.interface.is_some() {
+    if let Source::Interface(_) = source {
         // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
     let mut decoding = decoding.args(&flags.of_decoder).spawn().map_err(failed)?;
     begin_with(&decoding);
     let status = decoding.wait()?;
-    let captured = source.map(|(capture, packets)| end(capture, packets)).transpose()?.flatten();
+    let captured = capturing.map(|(capture, packets)| end(capture, packets)).transpose()?.flatten();
     if !status.success() && !interruption.came() {
         return Err(Failure::Failed(format!("{} failed: {status}", decoder.program()).into()));
     }
@@ -153,35 +206,32 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 
 /// This program, which writes the packets to a pipe.
 fn packets(
-    arguments: &Arguments,
+    source: &Source,
+    engine: Option<&str>,
     decoder: Decoder,
     flags: &Flags,
-    is_standard_input: bool,
 ) -> Result<(Child, ChildStdout), Failure> {
     let mut capture = Command::new(env::current_exe()?);
     capture.args(["capture", "-w", "-"]).stdout(Stdio::piped());
-    if let Some(interface) = &arguments.interface {
-        // Each packet at once: a person waits for it.
-        capture.args(["-U", "-i", interface]);
-    }
-    capture.args(&flags.of_capture);
-    if arguments.interface.as_deref() == Some("any") && decoder == Decoder::Tcpdump {
-        // tcpdump ends at an interface of another link type; a pcap file has none.
-        capture.args(["--format", "pcap"]);
-    }
-    if let Some(engine) = &arguments.engine {
-        capture.args(["--engine", engine]);
-    }
-    match &arguments.read {
-        Some(_) if is_standard_input => {
+    match source {
+        Source::Interface(interface) => {
+            // Each packet at once: a person waits for it.
+            capture.args(["-U", "-i", interface]).stdin(Stdio::null());
+            if interface == "any" && decoder == Decoder::Tcpdump {
+                // tcpdump ends at an interface of another link type; a pcap file has none.
+                capture.args(["--format", "pcap"]);
+            }
+        }
+        Source::File(_) if source.is_standard_input() => {
             capture.args(["-r", "/dev/stdin"]);
         }
-        Some(file) => {
+        Source::File(file) => {
             capture.arg("-r").arg(file).stdin(Stdio::null());
         }
-        None => {
-            capture.stdin(Stdio::null());
-        }
+    }
+    capture.args(&flags.of_capture);
+    if let Some(engine) = engine {
+        capture.args(["--engine", engine]);
     }
     if let Some(filter) = &flags.filter {
         capture.args(["--", filter]);
@@ -189,6 +239,18 @@ fn packets(
     let mut child = capture.spawn()?;
     let packets = child.stdout.take().expect("it is piped");
     Ok((child, packets))
+}
+
+/// Waits for the first bytes of a capture; `false` if it ends without any.
+fn has_begun(packets: &ChildStdout) -> io::Result<bool> {
+    let mut look = [PollFd::new(packets, PollFlags::IN)];
+    loop {
+        match poll(&mut look, None) {
+            Ok(_) => return Ok(look[0].revents().contains(PollFlags::IN)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Requests the end of a child.

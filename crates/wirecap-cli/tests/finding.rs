@@ -419,8 +419,137 @@ fn the_installed_decoder_shows_packets_with_its_own_flags() {
     let output = output.unwrap();
     let missing = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && missing.contains("install the package tshark"), "{missing}");
+    // The error is the capture's only: the decoder does not complain about an empty file.
     let (is_shown, _, said) = wirecap(&["show", "-r", "/no/such/file"]);
-    assert!(!is_shown && said.contains("/no/such/file"), "{said}");
+    assert!(!is_shown && said.contains("/no/such/file") && said.lines().count() == 1, "{said}");
+}
+
+#[test]
+fn a_file_is_shown_however_it_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let file = file.to_str().unwrap();
+    for words in [
+        &["show", file, "-nn", "src port 1025"][..],
+        &["show", "-nnr", file, "src port 1025"],
+        &["-nr", file, "src port 1025"],
+        &["-r", file, "-n", "src port 1025"],
+    ] {
+        let (is_shown, lines, said) = wirecap(words);
+        assert!(is_shown && lines.lines().count() == 1, "{words:?}: {lines}{said}");
+    }
+    for (words, reason) in [
+        (&["show", "-nn"][..], "name an interface, -i DEV"),
+        (&["show", "no-such-file.pcap"], "name an interface, -i DEV"),
+        (&["show", "-r", file, "-ni", "eth0"], "one interface or of one file"),
+        (&["-r", file, "-p"], "-p has no effect on a file"),
+    ] {
+        let (is_shown, _, said) = wirecap(words);
+        assert!(!is_shown && said.contains(reason), "{words:?}: {said}");
+    }
+    // With -w, the same flags write a file.
+    let copy = folder.path().join("copy.pcap");
+    let (is_written, _, said) = wirecap(&["-nnvr", file, "-w", copy.to_str().unwrap(), "src port 1025"]);
+    assert!(is_written && said.contains("wrote 1 packets"), "{said}");
+}
+
+#[test]
+fn statistics_of_recordings_are_those_of_their_packets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = recording_of(folder.path(), "x.pcapng", 1_700_000_000);
+    let json = |words: &[&str]| {
+        let (is_told, text, said) = wirecap(&[&["stats", "--json"], words].concat());
+        assert!(is_told, "{words:?}: {said}");
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()
+    };
+    // 50 packets of 60 bytes, 2 s apart.
+    let (place, name) = (folder.path().to_str().unwrap(), file.to_str().unwrap());
+    for words in [&[place][..], &[name], &["-r", name], &[name, "udp port 53"]] {
+        let stats = json(words);
+        assert_eq!(
+            (&stats["packets"], &stats["bytes"], &stats["cut"]),
+            (&50.into(), &3000.into(), &0.into())
+        );
+        assert_eq!(stats["bits_per_second"].as_f64().unwrap(), 3000.0 * 8.0 / 98.0, "{words:?}");
+        assert_eq!(
+            (&stats["addresses"][0]["name"], &stats["addresses"][0]["bytes"]),
+            (&"10.0.0.1".into(), &3000.into())
+        );
+        assert_eq!(stats["protocols"][0]["name"], "IPv4 UDP");
+    }
+    let some = json(&[name, "src port 1025 or src port 1030"]);
+    assert_eq!((&some["packets"], &some["packets_per_second"]), (&2.into(), &0.2.into()));
+    assert_eq!(json(&["-c", "7", name])["packets"], 7);
+    assert_eq!(json(&["--from", "1700000090", place])["packets"], 5);
+
+    let (is_told, text, _) = wirecap(&["stats", name]);
+    assert!(is_told && text.starts_with("packets   50, 2.9 KiB on the wire\n"), "{text}");
+    assert!(text.contains("udp 53") && text.contains("100.0 %"), "{text}");
+    for (words, reason) in [
+        (&["stats"][..], "--interface"),
+        (&["stats", "/no/such/file"], "no such file"),
+        (&["stats", "-r", name, "--from", "1"], "cannot be used with"),
+    ] {
+        let (is_told, _, said) = wirecap(words);
+        assert!(!is_told && said.contains(reason), "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn statistics_of_an_interface_come_with_the_ledger() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    for engine in ["xdp", "packet"] {
+        let arguments = ["stats", "-i", "a1", "--engine", engine, "-c", "500", "--json", "udp"];
+        let mut running = bed.start(Command::new(WIRECAP).args(arguments));
+        running.wait_for("capturing");
+        bed.generator().send(&[Load::new(0, 500)]).unwrap();
+        let finished = running.finish();
+        finished.assert_success();
+        let stats: serde_json::Value = serde_json::from_slice(&finished.stdout).unwrap();
+        assert_eq!((&stats["packets"], &stats["ledger"]["delivered"]), (&500.into(), &500.into()));
+        assert_eq!(stats["protocols"][0]["packets"], 500, "{stats}");
+    }
+}
+
+#[test]
+fn packets_are_shown_and_recorded_without_a_command() {
+    if !privileged() {
+        return;
+    }
+    let (bed, folder) = (Bed::new(1), tempfile::tempdir().unwrap());
+    let mut running = bed.start(Command::new(WIRECAP).args(["-nnvvi", "a1", "-c", "5", "udp"]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
+    let finished = running.finish();
+    finished.assert_success();
+    let lines = String::from_utf8_lossy(&finished.stdout).into_owned();
+    assert_eq!(lines.matches("proto UDP").count(), 5, "{lines}");
+
+    let file = folder.path().join("x.pcap");
+    let file = file.to_str().unwrap();
+    let mut running =
+        bed.start(Command::new(WIRECAP).args(["-nnvi", "a1", "-c", "5", "-B", "4096", "-w", file, "udp"]));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 5).at(Rate::PerSecond(100))]).unwrap();
+    running.finish().assert_success();
+    assert_eq!(wirecap(&["-r", file, "-n"]).1.lines().count(), 5);
+}
+
+#[test]
+fn a_capture_that_receives_nothing_names_the_usual_causes_once() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let mut running =
+        bed.start(Command::new(WIRECAP).args(["-i", "a1", "-w", "/dev/null", "udp", "port", "9999"]));
+    running.wait_for("no packets for 5 s");
+    bed.generator().send(&[Load::new(0, 5)]).unwrap();
+    let finished = running.interrupt();
+    assert_eq!(finished.stderr.matches("wirecap doctor a1 shows more").count(), 1, "{}", finished.stderr);
 }
 
 #[test]

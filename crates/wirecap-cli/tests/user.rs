@@ -138,6 +138,41 @@ fn a_user_with_capabilities_gives_them_up() {
     }
 }
 
+/// What the advice of a refusal gives the program.
+#[test]
+fn a_user_without_rights_is_told_how_to_get_them_and_one_with_cap_net_raw_records() {
+    if !privileged() {
+        return;
+    }
+    let (_programs, program) = copy_for_everybody();
+    let (bed, (_outer, folder)) = (Bed::new(1), folder());
+    let as_user = |words: &[&str], rights: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", &UID.to_string(), "--clear-groups", "--bounding-set"]);
+        command.args([&format!("-all{rights}"), "--inh-caps", &format!("-all{rights}")]);
+        if !rights.is_empty() {
+            command.args(["--ambient-caps", &rights[1..]]);
+        }
+        command.arg(&program).args(words);
+        command
+    };
+    let file = folder.join("t.pcap");
+    let file = file.to_str().unwrap();
+    let record = ["-i", "a1", "-w", file, "udp"];
+    for words in [&record[..], &["-i", "a1"], &["count", "-i", "a1"], &["stats", "-i", "a1"]] {
+        let said = bed.run(&mut as_user(words, "")).stderr;
+        assert_eq!(said.lines().count(), 2, "{words:?}: {said}");
+        assert!(said.contains("CAP_NET_RAW") && said.contains("sudo setcap cap_net_raw=ep /"), "{said}");
+    }
+
+    let _passing = pass_program(&bed.pair.receiver).unwrap();
+    let mut running = bed.start(&mut as_user(&[&record[..], &["-c", "10"]].concat(), ",+net_raw"));
+    running.wait_for("capturing");
+    bed.generator().send(&[Load::new(0, 10)]).unwrap();
+    running.finish().assert_success();
+    assert_eq!(tcpdump(Path::new(file), &[]).0.len(), 10);
+}
+
 #[test]
 fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
     if !privileged() {

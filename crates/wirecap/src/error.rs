@@ -420,6 +420,11 @@ impl fmt::Display for OpenError {
 }
 
 impl OpenError {
+    /// Whether the process lacks CAP_NET_RAW, the only right that the engine `packet` needs.
+    pub fn lacks_net_raw(&self) -> bool {
+        matches!(self, Self::PacketSocket { source, .. } if is_permission(source))
+    }
+
     /// Whether the process lacks a privilege that only the engine `xdp` needs.
     pub(crate) fn is_privilege_of_xdp(&self) -> bool {
         match self {

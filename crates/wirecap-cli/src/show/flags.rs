@@ -2,12 +2,21 @@
 //! ignores flags of a capture, so it must not get them; other flags are rejected.
 
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use super::Decoder;
 
 /// Flags, divided.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Flags {
+    /// The interface, if it is named among the decoder's flags, as in `-nni eth1`.
+    pub(super) interface: Option<String>,
+    /// The savefile, if it is named among the decoder's flags, as in `-nr FILE`.
+    pub(super) read: Option<PathBuf>,
+    /// The first flag that has no effect on a file.
+    pub(super) live_only: Option<String>,
+    /// Where the first word that is neither a flag nor a value is in `of_decoder`.
+    pub(super) first_word: Option<usize>,
     /// Arguments of `wirecap capture`.
     pub(super) of_capture: Vec<OsString>,
     /// The capture's filter.
@@ -31,13 +40,16 @@ enum Use {
     Buffer(&'static str),
     /// The capture's filter.
     Filter,
+    /// The interface, an option of `show`.
+    Interface,
+    /// The savefile, an option of `show`.
+    Read,
     /// Has no effect: the capture does so anyway.
     Nothing,
     /// Rejected, with the reason.
     No(&'static str),
 }
 
-const OWN: &str = "is an option of show itself: write it before the decoder's flags";
 const NO_FILE: &str = "show does not write files: use wirecap capture -w FILE";
 const NO_LIST: &str = "show decodes packets; wirecap devices lists interfaces";
 const NO_CLOCK: &str = "use wirecap capture --timestamp, and show -r";
@@ -55,7 +67,8 @@ fn of_tcpdump(letter: char) -> Option<Use> {
         'Q' => Use::CaptureValue("-Q"),
         'B' => Use::Buffer("K"),
         'U' => Use::Nothing,
-        'i' | 'r' => Use::No(OWN),
+        'i' => Use::Interface,
+        'r' => Use::Read,
         'w' | 'C' | 'G' | 'W' | 'z' | 'Z' | 'V' => Use::No(NO_FILE),
         'D' | 'L' | 'J' | 'd' | 'y' => Use::No(NO_LIST),
         'j' => Use::No(NO_CLOCK),
@@ -81,7 +94,7 @@ fn of_tcpdump_long(name: &str) -> Option<Use> {
         "direction" => Use::CaptureValue("-Q"),
         "buffer-size" => Use::Buffer("K"),
         "immediate-mode" | "packet-buffered" => Use::Nothing,
-        "interface" => Use::No(OWN),
+        "interface" => Use::Interface,
         "list-interfaces" | "list-data-link-types" | "list-time-stamp-types" | "linktype" => Use::No(NO_LIST),
         "time-stamp-type" => Use::No(NO_CLOCK),
         "monitor-mode" => Use::No(NO_MONITOR),
@@ -99,7 +112,8 @@ fn of_tshark(letter: char) -> Option<Use> {
         's' => Use::CaptureValue("-s"),
         'B' => Use::Buffer("M"),
         'f' => Use::Filter,
-        'i' | 'r' => Use::No(OWN),
+        'i' => Use::Interface,
+        'r' => Use::Read,
         'w' | 'W' | 'F' | 'G' => Use::No(NO_FILE),
         'D' | 'L' | 'y' => Use::No(NO_LIST),
         'a' | 'b' => Use::No(NO_END),
@@ -122,7 +136,8 @@ fn of_tshark_long(name: &str) -> Option<Use> {
         "no-promiscuous-mode" => Use::Capture("-p"),
         "snapshot-length" => Use::CaptureValue("-s"),
         "buffer-size" => Use::Buffer("M"),
-        "interface" => Use::No(OWN),
+        "interface" => Use::Interface,
+        "read-file" => Use::Read,
         "list-interfaces" | "list-data-link-types" | "linktype" | "list-time-stamp-types" => Use::No(NO_LIST),
         "time-stamp-type" => Use::No(NO_CLOCK),
         "autostop" | "ring-buffer" => Use::No(NO_END),
@@ -132,17 +147,18 @@ fn of_tshark_long(name: &str) -> Option<Use> {
 }
 
 impl Flags {
-    /// Divides the words after `show`'s own options, for packets of an interface or, if `is_file`, of a savefile.
+    /// Divides the words after `show`'s own options.
     ///
     /// # Errors
     ///
     /// A message about the first flag that neither takes.
-    pub(super) fn divide(decoder: Decoder, words: &[OsString], is_file: bool) -> Result<Self, String> {
+    pub(super) fn divide(decoder: Decoder, words: &[OsString]) -> Result<Self, String> {
         let mut divided = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let Some(text) = word.to_str().filter(|text| text.starts_with('-') && text.len() > 1) else {
-                // The first word of a filter; the decoder's options may follow.
+                // A savefile, or the first word of a filter; the decoder's options may follow.
+                divided.first_word.get_or_insert(divided.of_decoder.len());
                 divided.of_decoder.push(word.clone());
                 continue;
             };
@@ -156,16 +172,9 @@ impl Flags {
                     Decoder::Tcpdump => of_tcpdump_long(name),
                     Decoder::Tshark => of_tshark_long(name),
                 };
-                divided.add(
-                    decoder,
-                    is_file,
-                    &format!("--{name}"),
-                    found,
-                    value.map(OsStr::new),
-                    &mut words,
-                )?;
+                divided.add(decoder, &format!("--{name}"), found, value.map(OsStr::new), &mut words)?;
             } else {
-                divided.add_letters(decoder, is_file, &text[1..], &mut words)?;
+                divided.add_letters(decoder, &text[1..], &mut words)?;
             }
         }
         Ok(divided)
@@ -175,7 +184,6 @@ impl Flags {
     fn add_letters<'a>(
         &mut self,
         decoder: Decoder,
-        is_file: bool,
         letters: &str,
         words: &mut impl Iterator<Item = &'a OsString>,
     ) -> Result<(), String> {
@@ -186,7 +194,7 @@ impl Flags {
             };
             let rest = &letters[at + letter.len_utf8()..];
             let value = Some(OsStr::new(rest)).filter(|_| !rest.is_empty());
-            if self.add(decoder, is_file, &format!("-{letter}"), found, value, words)? {
+            if self.add(decoder, &format!("-{letter}"), found, value, words)? {
                 break;
             }
         }
@@ -197,7 +205,6 @@ impl Flags {
     fn add<'a>(
         &mut self,
         decoder: Decoder,
-        is_file: bool,
         flag: &str,
         found: Option<Use>,
         value: Option<&OsStr>,
@@ -207,10 +214,14 @@ impl Flags {
             let value = value.map(OsStr::to_owned).or_else(|| words.next().cloned());
             value.ok_or_else(|| format!("{flag} needs a value"))
         };
-        let live_only = || match is_file {
-            true => Err(format!("{flag} has no effect on a file: omit it")),
-            false => Ok(()),
+        let is_live_only = match found {
+            Some(Use::CaptureValue(name)) => name != "-s",
+            Some(Use::Capture(_) | Use::Buffer(_)) => true,
+            _ => false,
         };
+        if is_live_only {
+            self.live_only.get_or_insert_with(|| flag.to_owned());
+        }
         match found {
             None => {
                 return Err(format!(
@@ -221,27 +232,28 @@ impl Flags {
             Some(Use::No(why)) => return Err(format!("{flag}: {why}")),
             Some(Use::Nothing) => {}
             Some(Use::Decode) => self.of_decoder.push(flag.into()),
-            Some(Use::Capture(name)) => {
-                live_only()?;
-                self.of_capture.push(name.into());
-            }
+            Some(Use::Capture(name)) => self.of_capture.push(name.into()),
             Some(Use::DecodeValue) => {
                 let value = value()?;
                 self.of_decoder.extend([flag.into(), value]);
                 return Ok(true);
             }
             Some(Use::CaptureValue(name)) => {
-                if name != "-s" {
-                    live_only()?;
-                }
                 self.of_capture.extend([name.into(), value()?]);
                 return Ok(true);
             }
             Some(Use::Buffer(unit)) => {
-                live_only()?;
                 let mut size = value()?;
                 size.push(unit);
                 self.of_capture.extend(["--buffer".into(), size]);
+                return Ok(true);
+            }
+            Some(Use::Interface) => {
+                self.interface = Some(value()?.to_string_lossy().into_owned());
+                return Ok(true);
+            }
+            Some(Use::Read) => {
+                self.read = Some(value()?.into());
                 return Ok(true);
             }
             Some(Use::Filter) => {
@@ -257,9 +269,13 @@ impl Flags {
 mod tests {
     use super::*;
 
-    fn divide(decoder: Decoder, line: &str, is_file: bool) -> Result<[String; 2], String> {
+    fn flags(decoder: Decoder, line: &str) -> Result<Flags, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        let Flags { of_capture, filter, of_decoder } = Flags::divide(decoder, &words, is_file)?;
+        Flags::divide(decoder, &words)
+    }
+
+    fn divide(decoder: Decoder, line: &str) -> Result<[String; 2], String> {
+        let Flags { of_capture, filter, of_decoder, .. } = flags(decoder, line)?;
         let joined = |words: Vec<OsString>| words.join(OsStr::new(" ")).into_string().unwrap();
         let filter = filter.map(|filter| format!(" [{filter}]")).unwrap_or_default();
         Ok([joined(of_capture) + &filter, joined(of_decoder)])
@@ -284,27 +300,44 @@ mod tests {
             ),
             (Tshark, "-Vc 3 -Y dns", "", "-V -c 3 -Y dns"),
         ] {
-            assert_eq!(divide(decoder, line, false).unwrap(), [of_capture, of_decoder], "{line}");
+            assert_eq!(divide(decoder, line).unwrap(), [of_capture, of_decoder], "{line}");
         }
     }
 
     #[test]
     fn flags_that_neither_takes_are_rejected_with_the_reason() {
         use Decoder::{Tcpdump, Tshark};
-        for (decoder, line, is_file, reason) in [
-            (Tcpdump, "-n -w file", false, "-w: show does not write files"),
-            (Tcpdump, "-ni eth0", false, "-i: is an option of show itself"),
-            (Tcpdump, "-G 5", false, "-G: show does not write"),
-            (Tcpdump, "--nonsense", false, "--nonsense is neither"),
-            (Tcpdump, "-k", false, "-k is neither"),
-            (Tcpdump, "-n -Q in", true, "-Q has no effect on a file"),
-            (Tcpdump, "-p", true, "-p has no effect on a file"),
-            (Tcpdump, "-c", false, "-c needs a value"),
-            (Tshark, "-a duration:5", false, "-a: end show with -c"),
+        for (decoder, line, reason) in [
+            (Tcpdump, "-n -w file", "-w: show does not write files"),
+            (Tcpdump, "-G 5", "-G: show does not write"),
+            (Tcpdump, "--nonsense", "--nonsense is neither"),
+            (Tcpdump, "-k", "-k is neither"),
+            (Tcpdump, "-c", "-c needs a value"),
+            (Tcpdump, "-ni", "-i needs a value"),
+            (Tshark, "-a duration:5", "-a: end show with -c"),
         ] {
-            let error = divide(decoder, line, is_file).unwrap_err();
+            let error = divide(decoder, line).unwrap_err();
             assert!(error.starts_with(reason), "{line}: {error}");
         }
-        assert_eq!(divide(Tcpdump, "-s 96 -n", true).unwrap(), ["-s 96", "-n"]);
+    }
+
+    #[test]
+    fn flags_of_a_capture_are_known_to_have_no_effect_on_a_file() {
+        for (line, live_only) in
+            [("-n -Q in", Some("-Q")), ("-p", Some("-p")), ("-B 4", Some("-B")), ("-s 96 -n", None)]
+        {
+            assert_eq!(flags(Decoder::Tcpdump, line).unwrap().live_only.as_deref(), live_only, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_interface_and_the_file_may_be_among_the_flags_of_the_decoder() {
+        let live = flags(Decoder::Tcpdump, "-nnvvi eth1 -c5 port 53").unwrap();
+        assert_eq!(live.interface.as_deref(), Some("eth1"));
+        assert_eq!(live.of_decoder[live.first_word.unwrap()], "port");
+        let read = flags(Decoder::Tcpdump, "-nr f.pcap -A").unwrap();
+        assert_eq!((read.read, read.first_word), (Some("f.pcap".into()), None));
+        let long = flags(Decoder::Tshark, "--read-file=f.pcap -V").unwrap();
+        assert_eq!(long.read, Some("f.pcap".into()));
     }
 }
