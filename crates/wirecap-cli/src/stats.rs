@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::filter::FilterRequest;
-use wirecap::{Capture, Ledger, Timestamps};
+use wirecap::{Capture, CaptureBuilder, Ledger, Timestamps};
 use wirecap_index::{Query, be_idle, plan};
 use wirecap_units::clock;
 
@@ -75,7 +75,7 @@ fn of_capture(arguments: &Arguments) -> Result<(), Failure> {
     let filter = (!arguments.words.is_empty()).then(|| FilterRequest::from(arguments.words.join(" ")));
     let capture = options.open(|builder| {
         let builder = builder.workers(1).timestamps(Timestamps::Batch);
-        filter.into_iter().fold(builder, |builder, filter| builder.filter(filter))
+        filter.into_iter().fold(builder, CaptureBuilder::filter)
     })?;
 
     let mut tally = Tally::default();
