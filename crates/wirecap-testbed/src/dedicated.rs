@@ -1,7 +1,7 @@
 //! Interfaces that are dedicated to capturing, for tests of `--engine auto`: marks in a directory of this process, which it and the
 //! programs that it starts use in place of `/etc/wirecap/dedicated`.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -18,22 +18,32 @@ const PREFIX: &str = "wirecap-dedicated-";
 ///
 /// If it cannot be created.
 pub fn dedicated_directory() -> &'static Path {
-    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
-    DIRECTORY.get_or_init(|| {
+    static DIRECTORY: OnceLock<(PathBuf, File)> = OnceLock::new();
+    let (directory, _) = DIRECTORY.get_or_init(|| {
         remove_those_of_the_dead();
-        let directory = env::temp_dir().join(format!("{PREFIX}{}", process::id()));
-        fs::DirBuilder::new().recursive(true).mode(0o755).create(&directory).expect("a directory for marks");
-        sys::set_variable("WIRECAP_DEDICATED_DIR", &directory);
-        directory
-    })
+        let own = (0..1000).find_map(locked).expect("a directory for marks");
+        sys::set_variable("WIRECAP_DEDICATED_DIR", &own.0);
+        own
+    });
+    directory
 }
 
-/// Removes the directories of processes that have ended.
+/// A new directory of this process, which is its own while it has the lock. Process numbers would not tell whose it is: a process in
+/// another namespace may have the same one.
+fn locked(number: u32) -> Option<(PathBuf, File)> {
+    let path = env::temp_dir().join(format!("{PREFIX}{}-{number}", process::id()));
+    fs::DirBuilder::new().mode(0o755).create(&path).ok()?;
+    let directory = File::open(&path).ok()?;
+    // Another process may have taken it for one of a dead process, and removed it.
+    (directory.try_lock().is_ok() && path.exists()).then_some((path, directory))
+}
+
+/// Removes the directories of processes that have ended: nobody has their locks.
 fn remove_those_of_the_dead() {
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+        let is_for_marks = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
+        let Some(directory) = File::open(entry.path()).ok().filter(|_| is_for_marks) else { continue };
+        if directory.try_lock().is_ok() {
             let _another_process_may_have_removed_it = fs::remove_dir_all(entry.path());
         }
     }

@@ -33,10 +33,17 @@ impl CaptureBuilder {
     ///
     /// All detectable faults are reported before anything is changed.
     pub fn open(self) -> Result<Capture, OpenError> {
-        let or_by_packet = self.engine == Engine::Auto && opener::has(Privilege::PacketSockets);
-        self.open_as_asked().map_err(|error| match error {
-            error if or_by_packet && error.is_privilege_of_xdp() => OpenError::PacketPermitted(error.into()),
-            error => error,
+        let is_auto = self.engine == Engine::Auto;
+        let first = self.sources.first().map(|source| source.device().to_owned()).unwrap_or_default();
+        self.open_as_asked().map_err(|error| match (error.is_privilege_of_xdp(), is_auto) {
+            (true, true) if opener::has(Privilege::PacketSockets) => OpenError::PacketPermitted(error.into()),
+            // With this right `auto` needs no other one, so the memory that xdp may not lock is a minor matter.
+            (true, true) => OpenError::PacketSocket {
+                interface: first,
+                action: "open a packet socket on",
+                source: io::ErrorKind::PermissionDenied.into(),
+            },
+            _ => error,
         })
     }
 
