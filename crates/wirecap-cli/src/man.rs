@@ -212,7 +212,8 @@ pub(crate) mod tests {
         lines.iter().flat_map(|line| words(line)).filter(|words| words[0] == "wirecap").collect()
     }
 
-    /// The lines in the code blocks of README and guide that begin with `wirecap`, and the commands of the README's table.
+    /// The lines in the code blocks of README and guide that begin with `wirecap`, and the commands of the
+    /// README's table.
     fn lines_of_pages() -> Vec<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let guide = fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
