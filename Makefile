@@ -24,8 +24,9 @@ export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(SUDO)
 endif
 
+# Only targets with ## are listed: those that people type. docs/testing.md has the others.
 help: ## Lists the targets
-	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1	/' | expand -t 16
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /make \1	/' | expand -t 26
 
 build: deps-build ## The wirecap command, in target/release
 	cargo build --release --locked -p wirecap-cli
@@ -101,7 +102,7 @@ test-miri: deps-build
 
 # Unit tests, since qemu-user does not emulate bpf(2), AF_XDP and packet rings; tests that need them are skipped.
 AARCH64 := aarch64-unknown-linux-gnu
-aarch64: deps-aarch64 ## Builds everything for aarch64, and runs the unit tests under qemu-user: minutes
+aarch64: deps-aarch64 # Builds everything for aarch64, and runs the unit tests under qemu-user: minutes
 	rustup target add $(AARCH64)
 	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
 	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" WIRECAP_NO_SKIP= \
@@ -116,7 +117,7 @@ aarch64: deps-aarch64 ## Builds everything for aarch64, and runs the unit tests 
 RACE = RUSTFLAGS='-Zsanitizer=thread --cfg sanitized --cfg rustix_use_libc' TSAN_OPTIONS=report_thread_leaks=0 WIRECAP_NO_SKIP=1 \
 	.ci/at-least $(1) cargo +$$(.ci/nightly rust-src) test -Zbuild-std --locked --no-fail-fast --target x86_64-unknown-linux-gnu \
 	--target-dir target/race
-race: deps-test ## The engine's tests and the drop-in's unit tests under ThreadSanitizer, with a nightly toolchain: half an hour
+race: deps-test # The engine's tests and the drop-in's unit tests under ThreadSanitizer, with a nightly toolchain: half an hour
 	$(call RACE,400) -p wirecap --lib --tests -- --skip joining::nothing_is_lost_when_others_join_and_leave
 	$(call RACE,15) -p wirecap-pcap --lib
 
@@ -133,12 +134,12 @@ check: deps-check fuzz-check ## Format, lints and documentation, warnings denied
 bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
 
-bench-quick: deps-test ## Runs the benches live, instructions and pcap_loop for a moment each, to see that they work: two minutes
+bench-quick: deps-test # Runs the benches live, instructions and pcap_loop for a moment each, to see that they work: two minutes
 	cargo test --locked --workspace --bench live --bench instructions --bench pcap_loop
 
 # A bench that misses a goal does not prevent the others from running. The results are in target/goals.csv.
 bench-check: export WIRECAP_GOALS := $(abspath $(TARGET))/goals.csv
-bench-check: build deps-bench ## Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
+bench-check: build deps-bench # Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
 	rm -f "$$WIRECAP_GOALS"
 	failed=; \
 	cargo bench --locked -p wirecap-filter --bench filter -- --check || failed+=" filter"; \
@@ -152,7 +153,7 @@ $(CARGO_MUTANTS):
 	cargo install --locked --root target/tools cargo-mutants@27.1.0
 
 # MUTANTS=N: how many; MUTANTS_SEED=N: another sample. Results are in target/mutants.
-mutants: deps-build $(CARGO_MUTANTS) ## Changes the code in 120 places, one at a time, and lists changes that no unit test finds: 90 minutes
+mutants: deps-build $(CARGO_MUTANTS) # Changes the code in 120 places, one at a time, and lists changes that no unit test finds: 90 minutes
 	.ci/mutants $${MUTANTS:-120} $${MUTANTS_SEED:-21}
 
 # One build has all saboteurs, in a directory of its own: product builds have none. The list is .ci/sabotage.toml.
@@ -160,21 +161,21 @@ mutants: deps-build $(CARGO_MUTANTS) ## Changes the code in 120 places, one at a
 sabotage: deps-test ## Breaks each promise in turn, and checks that the test that guards it fails: minutes
 	.ci/sabotage $(SABOTEURS)
 
-soak: deps-test ## Records for an hour with a thousand rotations, and checks memory and descriptors
+soak: deps-test # Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- --nocapture soak
 
-faults: deps-test ## Records to failing disks in all combinations, and kills a hundred recordings: minutes
+faults: deps-test # Records to failing disks in all combinations, and kills a hundred recordings: minutes
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_KILLS=100 cargo test --locked -p wirecap-cli --test faults -- --test-threads=1
 	WIRECAP_NO_SKIP=1 WIRECAP_FAULTS=all WIRECAP_STALL_SECONDS=10 WIRECAP_STALL_RATE=200000 \
 	  .ci/at-least 1 cargo test --locked --release -p wirecap-cli --test faults -- a_stalled_disk
 
-skew: deps-test ## Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of five: 15 minutes
+skew: deps-test # Skewed loads of twenty seconds, captured, forwarded and on the drop-in, instead of five: 15 minutes
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 6 cargo test --locked -p wirecap --test group -- skew::
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 1 cargo test --locked -p wirecap-cli --test forward -- load::with_heavy
 	WIRECAP_NO_SKIP=1 WIRECAP_SKEW_SECONDS=20 .ci/at-least 2 cargo test --locked -p wirecap-pcap --test group -- heavy_handlers the_statistics
 
-instructions: deps-bench ## Counts instructions per packet without a kernel, and fails if they exceed the committed baseline
+instructions: deps-bench # Counts instructions per packet without a kernel, and fails if they exceed the committed baseline
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check
 
 lab: build deps-lab ## Runs the lab on this machine, with wirecap and the common capture tools: minutes
@@ -187,11 +188,11 @@ nics: build pcap deps-vm ## Tests the engine with the drivers of NICs that a vir
 	$(VM) $(TARGET)/release/wirecap-nics $(CHECKS)
 
 # The machine's kernel can build every kind of host, so none is skipped. NICS=igb: the client's cable connects two NICs.
-hosts: deps-build deps-vm ## Tests that no capture cuts off a host, in the virtual machine: kinds of hosts that this kernel lacks, too
+hosts: deps-build deps-vm # Tests that no capture cuts off a host, in the virtual machine: kinds of hosts that this kernel lacks, too
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="$(CURDIR)/$(VM) env WIRECAP_WHOLE_KERNEL=1 $(if $(NICS),WIRECAP_HOSTS_NICS=$(NICS))" \
 	  cargo test --locked --profile quick -p wirecap-cli --test hosts -- --test-threads=$(if $(NICS),1,3) $(ROWS)
 
-confined: pcap deps-vm ## Tests tcpdump on the drop-in under Debian's AppArmor profile, in the virtual machine
+confined: pcap deps-vm # Tests tcpdump on the drop-in under Debian's AppArmor profile, in the virtual machine
 	$(SUDO) rm -rf target/confined
 	$(MAKE) --no-print-directory install-pcap DESTDIR=$(CURDIR)/target/confined
 	$(VM) env WIRECAP_NO_SKIP=1 crates/wirecap-pcap/tests/confined.sh target/confined
@@ -201,7 +202,7 @@ nics-core: deps-build deps-vm # The part of nics that CI runs
 	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics --target-dir $(TARGET)/nics-core
 	$(VM) $(TARGET)/nics-core/quick/wirecap-nics --core
 
-vm: deps-vm ## Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
+vm: deps-vm # Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
 	$(VM) $(if $(RUN),bash -c '$(RUN)')
 
 # The files must already be built, with `make build pcap c` as the user who compiles. No install target
@@ -249,18 +250,18 @@ install-extcap: ## Lists wirecap's interfaces in Wireshark and tshark (EXTCAPDIR
 deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and the C library, in target/deb
 	packaging/deb $(VERSION)
 
-deb-test: deps-deb-test ## Installs these packages on fresh Debian 12 and 13, tests them and removes them: minutes
+deb-test: deps-deb-test # Installs these packages on fresh Debian 12 and 13, tests them and removes them: minutes
 	$(SUDO) packaging/deb-test bookworm trixie
 
-fresh: deps-fresh ## Tries make demo and make test on fresh Debian 12 and 13, and .ci/run on 13: hours; continues where it ended
+fresh: deps-fresh # Tries make demo and make test on fresh Debian 12 and 13, and .ci/run on 13: hours; continues where it ended
 	$(SUDO) .ci/fresh bookworm demo test
 	$(SUDO) .ci/fresh trixie demo test ci
 
-service-test: deps-vm deps-deb-test ## Tests the package's service in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
+service-test: deps-vm deps-deb-test # Tests the package's service in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
 	$(SUDO) packaging/service-test
 
 LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
-publish-check: deps-build ## Runs cargo publish for the libraries without publishing
+publish-check: deps-build # Runs cargo publish for the libraries without publishing
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
 
 # All names of the drop-in under which programs load libpcap. They are links: as copies they would be loaded
@@ -339,10 +340,10 @@ TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
 
-performance: deps-build ## Writes the tables and pictures of docs/performance.md from the data in docs/results
+performance: deps-build # Writes the tables and pictures of docs/performance.md from the data in docs/results
 	cargo run -q --locked -p wirecap-lab --example pages
 
-picture: build deps-demo $(TERMSNAP) ## Writes docs/demo.svg, the demo's last screen, for the README
+picture: build deps-demo $(TERMSNAP) # Writes docs/demo.svg, the demo's last screen, for the README
 	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg
 
 # Debian packages, each after a command or file that shows whether the package is installed.

@@ -223,7 +223,8 @@ pub(crate) mod tests {
         lines.iter().flat_map(|line| words(line)).filter(|words| words[0] == "wirecap").collect()
     }
 
-    /// The lines in the code blocks of README and guide that begin with `wirecap`.
+    /// The lines in the code blocks of README and guide that begin with `wirecap`, and the commands of the
+    /// README's table.
     fn lines_of_pages() -> Vec<String> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let guide = fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
@@ -234,6 +235,10 @@ pub(crate) mod tests {
             let of_page = of_page.map(|line| line.strip_prefix("sudo ").unwrap_or(line));
             lines.extend(of_page.filter(|line| line.starts_with("wirecap ")).map(str::to_owned));
         }
+        // The README's table of usual commands: the last column has ours.
+        let readme = fs::read_to_string(root.join("README.md")).unwrap();
+        let rows = readme.lines().filter(|line| line.starts_with("| `"));
+        lines.extend(rows.filter_map(|row| row.rsplit('`').nth(1)).map(str::to_owned));
         assert!(lines.len() > 40, "{lines:#?}");
         lines
     }

@@ -1,6 +1,6 @@
 //! The dependencies between crates, between folders of the engine, and between the files of each crate have no cycles.
 //!
-//! `CONTRIBUTING.md` lists the arrows between the crates and between the folders of the engine, and they are exactly
+//! `docs/crates.md` lists the arrows between the crates and between the folders of the engine, and they are exactly
 //! those of the code. Within a crate a module and its parents may use each other; of two children of one parent,
 //! including their descendants, only one may use the other. Imported names are resolved to their declarations. Code
 //! for tests only does not count.
@@ -147,9 +147,9 @@ fn circles(mut arrows: Arrows) -> Arrows {
     }
 }
 
-/// The arrows that CONTRIBUTING.md draws below this heading, one line `from → to, to` each.
+/// The arrows that docs/crates.md draws below this heading, one line `from → to, to` each.
 fn drawn(heading: &str) -> Arrows {
-    let text = fs::read_to_string(crates().join("../CONTRIBUTING.md")).unwrap();
+    let text = fs::read_to_string(crates().join("../docs/crates.md")).unwrap();
     let (_, list) = text.split_once(heading).unwrap();
     let list = list.split("```").nth(1).unwrap();
     let lines = list.lines().filter_map(|line| line.split_once('→'));
@@ -190,13 +190,13 @@ fn no_module_needs_another_in_a_circle() {
 }
 
 #[test]
-fn the_folders_of_the_engine_need_each_other_as_contributing_draws_it() {
+fn the_folders_of_the_engine_need_each_other_as_the_page_draws_it() {
     let found = between_siblings(&arrows(&crates().join("wirecap/src"))).remove(&Vec::new()).unwrap();
     assert_drawn("## Folders of the engine", &found);
 }
 
 #[test]
-fn crates_need_each_other_as_contributing_draws_it() {
+fn crates_need_each_other_as_the_page_draws_it() {
     let mut found = Arrows::new();
     for (name, folder) in each_crate() {
         let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
@@ -217,6 +217,6 @@ fn assert_drawn(heading: &str, found: &Arrows) {
     let drawn = drawn(heading);
     for name in found.keys().chain(drawn.keys()) {
         let (found, drawn) = (found.get(name), drawn.get(name));
-        assert_eq!(found, drawn, "what {name} needs: in the code (left), in CONTRIBUTING.md (right)");
+        assert_eq!(found, drawn, "what {name} needs: in the code (left), in docs/crates.md (right)");
     }
 }
