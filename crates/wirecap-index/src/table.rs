@@ -1,4 +1,4 @@
-//! An index as a Parquet file: version 1 of the schema, which `docs/index.md` describes.
+//! An index as a Parquet file: version 1 of the schema, which `docs/index-format.md` describes.
 //!
 //! An index that cannot be read exactly as it was written is [`Damaged`], and none of its contents are used: checksums cover
 //! everything that is read, and every number is checked against the others.
@@ -1031,9 +1031,9 @@ mod tests {
 
     #[test]
     fn the_documentation_has_all_columns() {
-        let page = include_str!("../../../docs/index.md");
+        let page = include_str!("../../../docs/index-format.md");
         for field in COLUMNS.root_schema().get_fields() {
-            assert!(page.contains(&format!("`{}`", field.name())), "docs/index.md has no `{}`", field.name());
+            assert!(page.contains(&format!("`{}`", field.name())), "no column `{}`", field.name());
         }
         for key in [
             key::SCHEMA,
@@ -1049,7 +1049,7 @@ mod tests {
             key::BLOCKS,
             key::CHECKSUM,
         ] {
-            assert!(page.contains(&format!("`{key}`")), "docs/index.md has no `{key}`");
+            assert!(page.contains(&format!("`{key}`")), "no key `{key}`");
         }
         assert!(page.contains(&format!("version {SCHEMA_VERSION}")));
     }
