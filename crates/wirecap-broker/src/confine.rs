@@ -1,4 +1,10 @@
 //! The limits of a process before it reads packets.
+//!
+//! `PR_SET_DUMPABLE` is 0: processes of the same user can neither trace the process nor take its
+//! descriptors with pidfd_getfd(2), and the kernel writes no core dump. `/proc/PID` of the capture
+//! belongs to root; the process itself can read its own. The broker does the same, because it may
+//! run as the same user, with capabilities. During the change of the user the kernel applies
+//! `fs.suid_dumpable`; the value 1 opens a gap of some microseconds.
 
 use std::io;
 use std::panic::resume_unwind;

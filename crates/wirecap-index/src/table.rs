@@ -5,6 +5,12 @@
 //!
 //! A search reads the footer, then Bloom filters. If these do not exclude all rows, it reads the columns of
 //! addresses and ports, and then, of the other columns, the pages with rows that may match.
+//!
+//! Bloom filters alone are not enough, because a filter such as `net 10.1.0.0/16 and not port 443`
+//! contains no single value to look up: they exclude whole files first, then rows exclude pieces. A
+//! checksum of the whole file would make each search read all indexes, and the page checksums that
+//! Parquet defines do not cover Bloom filters. The crate `parquet` is used without Arrow, because
+//! its low-level column writer compiles in a fraction of Arrow's time.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashSet};
