@@ -12,6 +12,12 @@
 //! which waits for more lines at a time than the first-level cache. In a block of `packet`, the
 //! processor's own prefetcher brings packets of up to 256 bytes into the second-level cache; these
 //! are prefetched into the first-level cache.
+//!
+//! On `xdp` the timestamp is in the cache line before the packet's first bytes. By default the
+//! program reads the clock for every eighth packet. So of a group of eight packets only the first
+//! and the last timestamp are read: if they are equal, the other six are the same, because the
+//! clock does not go back. The first 32 packets of a chunk show whether its packets come in such
+//! groups; if a group has two times, the timestamps of the next 32 packets are all read.
 
 mod convert;
 

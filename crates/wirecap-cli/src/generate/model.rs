@@ -3,14 +3,6 @@
 //! Flows have addresses and ports, and the Toeplitz hash and indirection table (128 entries, queues
 //! in turn, as on the 82599) select the queue of each packet: the imbalance of the queues results
 //! from the hash and is not configured. The same seed gives the same packets on every machine.
-//!
-//! The *standard trace* follows section 2.2 of the WireCAP paper: 5,000,000 packets in 32 s on six
-//! queues, queue 0 with 80,000 packets per second from 10 s on, queue 3 with 20,000 from 1 s on,
-//! and on queue 3 the burst of 2,724 packets from 3.86 s to 3.97 s. The paper compares the burst
-//! with the number of packets processed in 10 ms, and its figure shows up to 3,000 packets per 10
-//! ms. The model therefore sends the burst in the last 10 ms of that interval, and nothing on queue
-//! 3 in the rest of it. All else that the paper does not give was fixed before any drop rate was
-//! computed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
