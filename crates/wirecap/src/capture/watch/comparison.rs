@@ -9,6 +9,11 @@
 //! driver counts a batch when it is complete. At the end both are read for up to a second until
 //! they agree. When a capture ends while a device may be dead, it waits up to 250 ms for a packet,
 //! the only proof of life.
+//!
+//! Without a packet, and if a queue that had packets gets none while others do and GPRC (the count
+//! of igb and igc before the queues) does not show that all arrived, the verdict is `lossless until
+//! TIME`. If another event follows the silence, its gap begins with the last packet, or the silence
+//! is listed by itself if it took longer than a second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
