@@ -1,6 +1,10 @@
 //! The packets that `find` finds on a cluster, as rows, and the savefile that is made of them. The rows
 //! contain everything that `wirecap-index` returns with a packet, so the savefile is the same as that of a
 //! search on one machine.
+//!
+//! Ballista sorts the rows by time, position of the segment in the archive and number of the packet
+//! in it, as the search on one machine does. A partition consists of whole segments, because a
+//! damaged segment is read up to the damage.
 
 use std::collections::HashMap;
 use std::sync::Arc;

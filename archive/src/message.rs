@@ -1,6 +1,9 @@
 //! Messages between the processes of a cluster about tables and scans, as Protocol Buffers.
 //!
 //! Both ends must be of the same version: [`decode`] rejects messages of other versions.
+//!
+//! They begin with a byte which no message of Ballista begins with, and with the version of
+//! wirecap.
 
 use std::ffi::OsString;
 use std::net::{AddrParseError, IpAddr};

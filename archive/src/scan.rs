@@ -3,6 +3,13 @@
 //! Its input is the jobs: rows that name the segments and pieces to be read. They are divided into
 //! partitions, which may be read by different threads, or by different machines of a cluster: Ballista
 //! divides a stage by the partitions of the stage's leaves, which must be plans that Ballista knows.
+//!
+//! If the scan were a leaf, each task would get the whole scan, and every packet would be read once
+//! per task: Ballista gives each task a share of a stage's partitions by rewriting the leaves of
+//! the stage's plan, and it can rewrite only DataFusion's leaves and its own. A damaged segment
+//! does not fail a task, because Ballista would repeat it. The scan records segment and reason as a
+//! metric of the task, which the client requests at the end, so each damaged segment is reported
+//! once.
 
 use std::error::Error;
 use std::fmt;

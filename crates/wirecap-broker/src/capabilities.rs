@@ -1,4 +1,9 @@
 //! The capabilities of the broker: few in effect, and others only around the calls that need them.
+//!
+//! CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_IPC_LOCK, CAP_SETUID and CAP_SETGID are in effect.
+//! CAP_PERFMON is in effect only around the program at the tracepoint of the clock, and around the
+//! reason why a driver rejects a program; CAP_SYS_ADMIN only around the search for another
+//! capture's program and the tmpfs of a pool.
 
 use std::io;
 

@@ -1,4 +1,17 @@
 //! The limits of a process before it reads packets.
+//!
+//! `PR_SET_DUMPABLE` is 0: processes of the same user can neither trace the process nor take its
+//! descriptors with pidfd_getfd(2), and the kernel writes no core dump. `/proc/PID` of the capture
+//! belongs to root; the process itself can read its own. The broker does the same, because it may
+//! run as the same user, with capabilities. During the change of the user the kernel applies
+//! `fs.suid_dumpable`; the value 1 opens a gap of some microseconds.
+//!
+//! All files are out of reach except the directory and the files for names, interfaces and
+//! counters, by Landlock. With one savefile and no index, the process may create files in the
+//! directory and write to them, but not read, rename or remove files. Landlock cannot name a file
+//! that does not exist, so other files that the user may write to can be overwritten. TCP, and
+//! signals and connections to processes outside, are refused by Landlock from Linux 6.7 and 6.12
+//! on; the filter of system calls refuses the same on every kernel.
 
 use std::io;
 use std::panic::resume_unwind;

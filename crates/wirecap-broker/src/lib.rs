@@ -9,6 +9,26 @@
 //! Requests are in the words of a capture (a filter, a ring, an interface). The broker makes and binds all sockets, makes the
 //! memory of the pools, and assembles, loads and holds all programs and maps. So an attacker who controls the capturing process
 //! can only capture other packets from the same interfaces.
+//!
+//! The requests, and what the broker does:
+//!
+//! - A pool: it makes the file in memory, on huge pages if there are any, and registers it as a
+//!   UMEM. All pools together have at most the memory of the machine.
+//! - An AF_XDP or packet socket: it makes it, and binds it to an interface, and AF_XDP also to a
+//!   queue, of the terms; a packet socket to no interface, that is to all, if the terms say *any*.
+//! - Promiscuous mode: it sets it on an interface of the terms, or on every interface if the terms
+//!   say *any*.
+//! - A program: it assembles it from a description (filter as classic BPF, queues and rings, kind
+//!   of timestamps), loads and attaches it, and holds program, maps and link.
+//! - A change of the program: another filter, an added or closed queue, the same program on the
+//!   interface that replaced a removed one.
+//! - A netlink socket: it opens it, for questions and for notifications about interfaces,
+//!   addresses, routes and tc filters. It grants no privilege: the kernel checks the process that
+//!   sends.
+//! - The hooks of an interface: it reports whether an interface of the terms has a tcx program or a
+//!   netfilter hook.
+//! - A finished file: it runs the command of the terms with its path, which must be in the
+//!   directory.
 
 mod capabilities;
 mod channel;

@@ -1,4 +1,11 @@
 //! The messages between the two processes.
+//!
+//! Objects that the broker made are named by numbers. The first message has the version of the
+//! protocol. Each message must come from the process that started the broker: the kernel adds the
+//! sender's PID (`SCM_CREDENTIALS`), and the service ends with the first message of another
+//! process, or when that process ends (pidfd). Descriptors in a request are discarded. A filter is
+//! data: its size, operations and jumps are checked before it is translated, and more than 32,768
+//! instructions run in user space.
 
 use std::ffi::OsStr;
 use std::io;

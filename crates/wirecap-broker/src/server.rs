@@ -1,4 +1,16 @@
 //! The broker: reads requests, checks them against the terms, and carries them out.
+//!
+//! To share an interface with the capture of another process, the broker itself finds the attached
+//! program: the interface shows its ID, exactly one link must hold it, root or the broker's user
+//! must have loaded it, its array of programs must have the right shape, and a dispatcher must have
+//! the tag of the broker's own. After the link got another program, the interface must show that
+//! one, or the link gets the previous program back; an interface with the same index in another
+//! network namespace may have a link that looks the same.
+//!
+//! The limit on the size of files (`ulimit -f`) is meant for files on disks, so it is raised while
+//! a pool's file gets its length, and restored, because commands for complete files inherit it. If
+//! it cannot be raised (above the hard limit only with CAP_SYS_RESOURCE), opening fails with that
+//! reason; a process with privileges uses memory without a file instead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

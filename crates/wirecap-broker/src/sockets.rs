@@ -4,6 +4,9 @@
 //! So a path is resolved once, to an open directory; a socket is an open inode, whose number is not reused; and a removal acts
 //! for the owner of the directory. That user can exchange the file just before the removal, but only lose what the user could
 //! remove as well.
+//!
+//! The broker holds directory and socket open from the beginning, and removes the socket, only if
+//! the name is still its own, with the rights of the directory's owner.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, TryLockError};

@@ -3,6 +3,27 @@
 //! It sees the numbers of a call, not what is behind an address: it can tell the request of an ioctl(2), but not the interface
 //! of a bind(2). Therefore calls that take an address are not in the list, except those of open files and of path names, which
 //! Landlock checks.
+//!
+//! `bind`, `connect` and `sendmsg`, which take an address of a socket, and `clone3`, which takes
+//! flags in memory, are refused. With limited arguments are permitted:
+//!
+//! - `ioctl`: TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIOCLEX; SIOCGIFNAME, SIOCGIFINDEX,
+//!   SIOCETHTOOL and SIOCGHWTSTAMP, which read without CAP_NET_ADMIN.
+//! - `fcntl`: flags, duplicates, the capacity of a pipe; no owner or signal of a descriptor, no
+//!   O_ASYNC.
+//! - `prctl`: names of threads and of memory.
+//! - `setsockopt`: rings, filters and fan-out of packet sockets, receiving rings of AF_XDP sockets,
+//!   the receive buffer.
+//! - `sendto`: without an address.
+//! - `clone`: the flags with which the C library starts a thread. `clone3` fails with ENOSYS, and
+//!   the C library uses `clone`.
+//! - `tgkill`: threads of the process itself.
+//! - `prlimit64`, `sched_setaffinity`, `sched_setscheduler`, `ioprio_set`: the calling thread, and
+//!   only to read limits, select processors, and lower the priority.
+//!
+//! A rejected call fails with EPERM and is reported on standard error the first time. Without a
+//! report: `clone` for a process, and the C library's search for name services, which it continues
+//! without.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,6 +1,16 @@
 //! The terminal of a process that drops its permissions. Its user types there too, often as root.
 //!
 //! What remains is output: the process can write to the terminal, and ask for its width.
+//!
+//! The kernel delivers a terminal's signals to process groups, so the process needs no controlling
+//! terminal for Ctrl-C, Ctrl-Z and hangup. It gives up the controlling terminal (TIOCNOTTY), unless
+//! it leads the session: the kernel would end the session with it, and Ctrl-C would have no effect.
+//! Then the filter of system calls alone keeps the process from typing (TIOCSTI, TIOCLINUX) and
+//! from changing the terminal. A background process without a controlling terminal could read what
+//! the user types, because the kernel checks only processes that have one. Therefore standard
+//! output and standard error are opened again, for writing only, and standard input is `/dev/null`;
+//! if that fails, the terminal remains the controlling one. So `ps` shows no terminal for a
+//! capture, and `stty tostop` does not stop one.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,4 +1,11 @@
 //! The terms of a broker, compared with requests: which interfaces, queues, sizes and paths are permitted.
+//!
+//! The terms name interfaces in the network namespace of the broker. An interface keeps its place
+//! in the terms by its index, also if it is renamed; when it is removed, one that appears under its
+//! name replaces it. If a queue is named, only that queue is permitted with the engine `xdp`; a
+//! packet socket sees all packets of its interface. *Any* is a term of its own: it permits packet
+//! sockets and promiscuous mode on all interfaces, also on later ones, and no program or AF_XDP
+//! socket.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,4 +1,23 @@
 //! `wirecap capture`: records packets to a savefile.
+//!
+//! Chunks for which the recording has no page stay in the pool until seven eighths of a ring's pool
+//! are in chunks; then whole chunks are discarded and counted as *writer*, because the disk is slow
+//! and not the capture. With `packet` this is true only until the kernel, which fills blocks in
+//! turn, reaches a block that is still held; packets lost from then on count as *no cell*.
+//! Meanwhile the thread looks at the ring once a millisecond. It does not wait for a page: the
+//! writer would have to wake it for each one.
+//!
+//! Reading a packet from its cell is a cache miss. So the thread prefetches the packet that is
+//! twelve places after the one that it copies, up to 2 KiB of it, into the second-level cache,
+//! which waits for more lines at a time than the first-level cache. In a block of `packet`, the
+//! processor's own prefetcher brings packets of up to 256 bytes into the second-level cache; these
+//! are prefetched into the first-level cache.
+//!
+//! On `xdp` the timestamp is in the cache line before the packet's first bytes. By default the
+//! program reads the clock for every eighth packet. So of a group of eight packets only the first
+//! and the last timestamp are read: if they are equal, the other six are the same, because the
+//! clock does not go back. The first 32 packets of a chunk show whether its packets come in such
+//! groups; if a group has two times, the timestamps of the next 32 packets are all read.
 
 mod convert;
 

@@ -4,6 +4,12 @@
 //! One thread serves the socket ([`server`]) and never accesses the capture; the thread that watches the capture for
 //! losses executes requests that need the capture ([`agent`]); they exchange messages at a [`desk`]. The packet path is
 //! not involved.
+//!
+//! A client gets its answer to `status` from one that is less than 10 ms old, so clients cannot
+//! cause the rings' locks to be taken more often. The server keeps at most one line, one answer and
+//! 64 KiB of events per client, and reads no further request from a client that has not read its
+//! answer. It accepts 64 connections; a further one closes the one that has been silent longest. A
+//! separate thread writes lines to standard error, so a stopped terminal does not delay answers.
 
 mod agent;
 mod changes;

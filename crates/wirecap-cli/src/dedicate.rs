@@ -3,6 +3,10 @@
 //! A port is marked last, after its settings are made, and released first. Each changed setting is in a journal before it
 //! is changed, so `release` undoes a `dedicate` that failed or was killed as well. Marks are kept across reboots; the settings are
 //! not, so `dedicate --restore` makes them again after a boot, and the journal is in /run, which a reboot empties.
+//!
+//! The settings of a capture port are: no IPv6, no pause frames, no offloads that merge frames or
+//! remove VLAN tags, link up. The journal is in `/run/wirecap/dedicated`. After a reboot
+//! `wirecap-dedicate.service` makes the settings again.
 
 use std::env;
 use std::io;

@@ -1,4 +1,11 @@
 //! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the end.
+//!
+//! pcapng files contain the filter, the name of the clock and, at the end, each interface's counts.
+//! They contain each packet's receive queue if the interface had more than one when the capture was
+//! opened: otherwise it is always queue 0, and its option would take twelve bytes of each packet. A
+//! capture of all interfaces describes the interfaces that are up at the beginning in the head of
+//! each file; another interface gets its description before its first packet, in each file of a set
+//! again. In such a file the counts at the end have delivered packets only.
 
 pub(crate) mod indexer;
 pub(crate) mod options;

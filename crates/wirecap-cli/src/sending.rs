@@ -1,4 +1,10 @@
 //! The common parts of all sending commands.
+//!
+//! The frames sent, the frames not sent by reason, and the interface's losses add up to the frames
+//! read. The frames that were sent are those that the interface counts: the kernel also accepts
+//! frames that a driver does not send, such as XDP frames for a driver without an XDP program (igb,
+//! virtio and vmxnet3 on Linux 6.1) and frames for a veth whose peer is down. If the interface has
+//! sent none, the command fails.
 
 use std::fmt;
 use std::thread;

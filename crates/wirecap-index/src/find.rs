@@ -1,4 +1,8 @@
 //! Finds packets in many segments, in order of time, reading only the pieces that may contain matches.
+//!
+//! Pieces of all files are read in the order of their earliest packet. Packets wait in a heap until
+//! no unread piece can contain an earlier one, so memory use depends on the number of pieces that
+//! overlap in time, not on the size of the result.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

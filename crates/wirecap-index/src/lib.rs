@@ -1,7 +1,7 @@
 //! The index of a recording: the flows of a savefile, and the positions of their packets.
 //!
 //! Each segment has a small Parquet file with a row per flow and time slice, which any Parquet engine can read;
-//! `docs/index.md` describes its versioned schema. [`build()`] creates an index, [`ensure`] writes missing or damaged
+//! `docs/index-format.md` describes its versioned schema. [`build()`] creates an index, [`ensure`] writes missing or damaged
 //! ones, and [`plan`] finds packets with them: it reads only the pieces of the segments (such as Zstandard frames) that
 //! may contain matching packets.
 //!

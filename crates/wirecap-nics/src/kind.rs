@@ -1,4 +1,21 @@
 //! The kinds of NICs (the virtual machine has two of each), and the known properties of their drivers.
+//!
+//! In zero-copy mode an igb whose pool is used up loses packets in two places, the ring and the
+//! device. Of 6,000 packets in 2 s, processed at 1 ms each by a ring of 2,048 cells, 3,328 were
+//! delivered and 2,163 counted as *ring full*, together the number that the driver counted; the
+//! device dropped 509 uncounted. In a longer run the ledger counted 538 where 318 were missing: the
+//! driver may retry a packet that found the ring full, and the kernel counts each attempt.
+//!
+//! The machine uses virtio-net without `hash=on`. With it, QEMU 10.0 selects the receive queue
+//! itself, and a frame whose receive queue is full stops the queue of the tap device from which it
+//! came, until the link changes. Of a burst of 20,000 frames to 8 queues of 128 descriptors, 7,843
+//! arrived, 1,401 more after `set_link`; without `hash=on` all 20,000.
+//!
+//! QEMU's igb drops a frame whose queue has no descriptor if another queue has some, and does not
+//! count it: of 400 frames that RSS sent to one of eight queues while the machine was busy, 376
+//! arrived. So the senders have at most 64 frames in flight. Their queueing discipline is
+//! pfifo_fast: fq_codel, the kernel's default, dropped up to 24 of 600 frames before they were
+//! sent.
 
 /// A kind of NIC. `NAME0` sends and `NAME1` receives; a cable connects them.
 #[derive(Debug)]

@@ -1,4 +1,8 @@
 //! From `pcap_create` to an active handle, and `pcap_close`.
+//!
+//! Inside a callback or a signal handler, `pcap_close` only ends the read, and the reader frees the
+//! handle; from another thread, it first stops the capture, because the reader may free the handle
+//! as soon as it is marked closed.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};

@@ -1,4 +1,9 @@
 //! Detects forks of the process: after a fork, two processes have its captures.
+//!
+//! In the child, closing a handle only unmaps it and closes its descriptors. A block that another
+//! process took is skipped once the kernel has reused it; until then the reader waits, as in
+//! libpcap. Only one process can know the read position of AF_XDP rings: the process that reads
+//! first after the fork owns them.
 #![allow(unsafe_code)]
 
 use std::io;

@@ -1,4 +1,11 @@
 //! The engine's live capture of a handle.
+//!
+//! A handle with a single packet or AF_XDP socket reads blocks and cells in place, without making
+//! chunks. Chunks are used for packets that a filter or a direction must be applied to in user
+//! space, and for all other handles. On `packet`, packets are sent through the ring's own socket,
+//! which does not receive them; on `xdp` through a separate packet socket. Statistics are read
+//! without a lock and without allocation, so a signal handler can read them while the interrupted
+//! thread holds the ring's lock.
 #![allow(unsafe_code)]
 
 mod batch;

@@ -1,4 +1,10 @@
 //! Opening captures, and why that fails.
+//!
+//! When the engine captures, the handle of the real library is activated too, with the smallest
+//! possible ring and a socket bound to a protocol number that no frame has, so it receives nothing
+//! and costs the receive path nothing. If the engine cannot capture, that handle is replaced with
+//! one that failed to activate, because libpcap does not close the eventfd of a handle that was
+//! never activated, and an activated one rejects settings.
 
 use std::fmt;
 use std::io;

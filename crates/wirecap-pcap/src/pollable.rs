@@ -1,4 +1,8 @@
 //! The descriptor that programs wait on: readable while there are packets that they have not read.
+//!
+//! For a whole interface on `packet` it is the packet socket itself, so it is readable until the
+//! block is returned, and edge-triggered polling works as with libpcap. Otherwise it is an epoll
+//! instance with an eventfd that is readable while packets are in hand.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;

@@ -3,6 +3,13 @@
 //! A callback may do anything: call other functions of its handle, read from it, close it, throw an
 //! exception, or jump out of the read. So while it runs, nothing is borrowed and no lock is held, and the
 //! state for the next read is stored before.
+//!
+//! A read waits without a time limit until packets arrive, as in libpcap since TPACKET_V3. If a
+//! filter runs in user space on `xdp`, the read also continues while only non-matching packets
+//! arrive, unless the program has requested the descriptor. A read that was left by throw, longjmp
+//! or cancellation is detected by its stack frame, or by the end of its thread. `pcap_next` returns
+//! a pointer into the block or chunk; the last packet of a block or chunk is copied, so that the
+//! block is returned before the next read.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uchar};

@@ -1,5 +1,11 @@
 //! Filters that run in user space: on packets that arrived before the kernel had the filter, or on all
 //! packets if the kernel cannot run it.
+//!
+//! For each ring, a packet count marks where the kernel's new filter begins. Filters that the
+//! kernel rejects and, on `xdp`, filters that truncate packets or read the kernel's data (such as
+//! the packet type) always run in user space. Then all packets arrive, by an accept-all program,
+//! which stays loaded after it is replaced: a process that has dropped its privileges can attach it
+//! again but can load no other.
 #![allow(unsafe_code)]
 
 use wirecap::Packet;

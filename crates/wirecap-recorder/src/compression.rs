@@ -1,5 +1,10 @@
 //! Compression of files. Pages are compressed independently, so the part of a file that is already written
 //! can be read, and any page without the others.
+//!
+//! The level drops with the number of pages that wait for a compressor, from Zstandard's level 3
+//! through 1 and -5 to stored frames, which are not compressed. A slow disk does not change the
+//! level: compressed pages that wait for the disk do not count. A Zstandard file ends with the
+//! table of the seekable format.
 
 use std::fmt;
 use std::fs::File;

@@ -1,4 +1,12 @@
 //! Decides when one file ends and the next begins. No I/O: bytes, packets and times are arguments.
+//!
+//! A file ends if it would become larger than its limit (header, packets and final counts together,
+//! before compression), would get too many packets, or at the end of a period. Every file except
+//! the first has at least one packet, even if that packet alone exceeds the limit. Periods follow
+//! the local clock: when daylight saving time changes, a day has 23 or 25 hours. Late packets stay
+//! in the open file; a clock that is set back by more than a period ends it. If no packet arrives,
+//! the file is completed two seconds after the end of its period, and the next packet begins the
+//! next file: only the first file can be empty.
 
 use std::ops::Range;
 use std::time::Duration;

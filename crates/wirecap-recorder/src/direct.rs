@@ -2,6 +2,18 @@
 //! blocks are not copied to the page cache, and no kernel thread has to write them back. The incomplete
 //! blocks at both ends of a page go through the page cache; a block is never written in both ways, so no
 //! write waits for another.
+//!
+//! It is used for files without compression where statx(2) reports its alignment, which ext4 and
+//! XFS do from Linux 6.1. A GiB takes 1,702 ms of the process's CPU time through the page cache,
+//! 100 ms in direct writes of 1 MiB from pages of 4 KiB, 49 ms from huge pages, and 29 ms in direct
+//! writes of 2 MiB from huge pages (`cargo bench -p wirecap-recorder --bench direct`, medians of
+//! five rounds of 1 GiB in turns; on another host 214 ms through the page cache and 68 ms in direct
+//! writes of 1 MiB).
+//!
+//! A page begins at the same offset within a block in memory as in the file. Pages of less than 128
+//! KiB go through the page cache, such as the last one. The page cache takes bursts that the disk
+//! does not: after a direct write that took more than 4 ms per MiB, pages go through the page cache
+//! while more than two pages are unfinished, including the page that is being written.
 
 use std::fs::File;
 use std::io::{self, Write};

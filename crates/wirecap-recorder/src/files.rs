@@ -1,4 +1,25 @@
 //! The files of a set in their directory: found again after a restart, completed, removed.
+//!
+//! At start, numbers continue, and a file left by a killed process is truncated to its last whole
+//! packet (its last whole frame, if it is compressed) and completed. Zeros at its end count as not
+//! written. Besides these zeros, only one unfinished packet, pcapng block or frame is removed:
+//!
+//! - A packet or block is unfinished if its header is incomplete, or if its header is one that the
+//!   recorder writes and its data extend beyond the written bytes.
+//! - A frame is unfinished if it decompresses up to the last written byte and no other frame begins
+//!   in it.
+//! - A file with other damage, or with a part that cannot be read, keeps its contents and the name
+//!   `.part`, and the recording begins.
+//! - Some damage looks like an unfinished end and is removed: packets after a damaged pcap length
+//!   that is still a possible length (at most as many bytes as the snap length), or a damaged last
+//!   gzip member (at most a page).
+//! - An empty file is removed.
+//!
+//! Two processes cannot write to one set. Files that another user has put into a shared directory
+//! do not belong to the set: no budget counts them, and the recorder does not wait for their locks.
+//! If the target name of a rename exists, the existing file keeps it and the new one gets a number
+//! before its extension (`-1`). With tcpdump's `-C` and `-W` names repeat, and the new file
+//! replaces the existing one.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher, Hasher, RandomState};

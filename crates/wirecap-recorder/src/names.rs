@@ -1,4 +1,7 @@
 //! File names: a strftime(3) pattern with a sequence number, and its match against the files of a directory.
+//!
+//! A pattern matches only names of its exact shape (`%Y` is four digits), so no other file is
+//! removed.
 
 use std::error::Error;
 use std::fmt;

@@ -1,4 +1,15 @@
 //! The unit that the capture thread passes to the writer.
+//!
+//! A recording has 16 circulating pages of 2 MiB (1 MiB with compression: a page becomes one
+//! frame). The memory of a page is a huge page of the processor, if the kernel has one: the disk
+//! then reads one piece of memory instead of 512, and the copies miss the TLB less often. The page
+//! that came back last is used next. The memory of four pages is present from the beginning: one is
+//! filled, one is written, and two are enough for the next chunk. The first use of another page
+//! causes page faults while packets arrive.
+//!
+//! A page is passed to the writer when it is full, even if the writer is idle before: to pass a
+//! page on takes 14 µs of CPU time, and pages of 256 KiB would be passed on eight times as often. A
+//! page that is not full follows once a second, when the ring is empty and the writer is idle.
 
 use std::io;
 

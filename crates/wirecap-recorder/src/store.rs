@@ -1,5 +1,11 @@
 //! Decides which files to remove so that no budget is exceeded at any moment. No I/O: sizes are arguments,
 //! and the caller removes files.
+//!
+//! Files that match the pattern are removed, those of earlier runs included, oldest first, until
+//! the next write fits. If nothing is left to remove, the recording ends with an error. A recording
+//! whose budget of free bytes could not be kept even without all of its complete files does not
+//! begin, and removes none. Without a limit, a file's limit is a tenth of the budget of bytes, but
+//! at least 1 MiB; a limit above half of that budget is rejected.
 
 use std::collections::VecDeque;
 

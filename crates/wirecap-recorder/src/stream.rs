@@ -1,4 +1,9 @@
 //! Copies past the caches of the processor.
+//!
+//! A page for direct I/O is filled with non-temporal stores, from a stage of 16 KiB in which
+//! packets are encoded: the disk's driver, or the host of a virtual machine, reads the page on
+//! another processor, and a common store would first fetch the cache line from there. Other pages
+//! are filled in the caches, because a processor reads them at once, to copy or compress them.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,15 @@
 //! The writer thread: writes pages to files, syncs files and enforces the budgets.
+//!
+//! A file of a set is created as `NAME.part` (mode 0600, locked), complete except for its packets,
+//! and is renamed when it is complete; the file is synced before the rename and the directory after
+//! it, unless syncs are turned off.
+//!
+//! A limit of time on what a power failure can lose is divided: packets reach the writer after a
+//! fifth of that time at most (and after at most a second), packet sockets hold them for at most as
+//! long, the writer syncs the file after half of that time, and the rest remains for the disk. The
+//! first sync of a file also syncs its directory, because POSIX guarantees a durable name only
+//! then. After a failed sync the packets since the last successful one count as lost: the kernel
+//! may have dropped the data, and a second sync would not report it.
 
 use std::fmt;
 use std::fs::{self, File};

@@ -1,4 +1,9 @@
 //! Destinations of a writer: a file, which can be truncated to a packet boundary, or a stream, which cannot.
+//!
+//! A file is created with mode 0600 and locked; symbolic links to regular files are not followed.
+//! In a directory that several users can write to, only files, pipes and links of the process's own
+//! user, root and the directory's owner are opened. No regular file with several hard links is
+//! opened, because truncating it would change the file under its other names too.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io::{self, Seek, SeekFrom, Write};

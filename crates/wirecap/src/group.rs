@@ -5,6 +5,10 @@
 //! home ring once, and looks again. In the balanced case offloading costs a look at one word that all workers share
 //! ([`pressure`]); it needs no thread of the engine. This module only decides: it neither waits nor calls the kernel,
 //! so the simulator runs it unchanged.
+//!
+//! Measured for 20 s (`tests/group/skew.rs`, `xdp`, two queues, 50 µs a packet): 99 of 100 packets
+//! of the helper were delivered within 3.8 ms for M = 64 (bound: a wake-up and two chunks, 8.4 ms),
+//! and within 12.4 ms for M = 256 (bound 27.6 ms).
 
 pub(crate) mod guarantee;
 #[cfg_attr(

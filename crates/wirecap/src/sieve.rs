@@ -1,4 +1,11 @@
 //! The part of a filter that runs in user space, on packets that the kernel's part could not decide.
+//!
+//! On `xdp` it has nothing to check, or all packets, if the filter is too long for the verifier,
+//! has loops or needs data that the program does not have (with a warning). On `packet` it has
+//! nothing to check; or tagged packets, if a load would straddle the tag; or all packets, if the
+//! kernel would decide differently from libpcap (it shifts by the low five bits of X, and reads
+//! elsewhere if a computed offset becomes negative) or rejects the filter (loops, more than 4,096
+//! instructions). A file's packets are all filtered in user space.
 
 use std::collections::VecDeque;
 

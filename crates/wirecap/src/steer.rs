@@ -7,6 +7,11 @@
 //!
 //! IPv6 extension headers are skipped if they state the position of the next header. Headers after an
 //! Encapsulating Security Payload, which is encrypted, and after unknown headers are not found.
+//!
+//! Rings that share a queue share one pool and one fill ring, whose lock they share too; each has
+//! its own rx ring, with room for R x M packets, rounded up to a power of two. The pool has a cell
+//! for each of them and one more chunk for each ring, so a stuck worker loses its own packets and
+//! none of its neighbours'.
 
 pub(crate) mod flow;
 

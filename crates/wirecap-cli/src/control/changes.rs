@@ -1,5 +1,11 @@
 //! The requests that change a capture, one after another in the order in which they came: each is answered after its own change
 //! has taken effect, or when it is certain that nothing has changed.
+//!
+//! A change of rules has two steps: the recording checks the rules, then the filter is changed,
+//! then the recording applies the rules, which cannot fail any more. Both steps pass through the
+//! writer, so they wait for a disk that stalls, while status requests are answered. A change that
+//! has waited for more than five seconds changes nothing, and the answer says so; so does the
+//! answer to a change that finds 64 others waiting.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, Receiver, TryRecvError};

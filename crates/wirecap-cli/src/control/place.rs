@@ -1,4 +1,12 @@
 //! The place of control sockets: the directory, the names in it, and the permissions.
+//!
+//! The directory has mode 0755 and belongs to root or to the user of the capture; one that other
+//! users can write to is not used. The socket has mode 0660 before the first connection is
+//! possible. If a live process has a name already, a name from `--name` is rejected, and a default
+//! name gets a number (`eth0-2`). A socket whose process is dead (the kernel refuses connections)
+//! is replaced; the file `.lock` in the directory, which only the owner of the directory can open,
+//! serialises this. If a capture may not create the directory or the socket, it reports that once
+//! and continues without one.
 
 use std::env;
 use std::fmt;

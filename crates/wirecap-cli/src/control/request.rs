@@ -1,4 +1,12 @@
 //! Requests of clients: one JSON object per line.
+//!
+//! `rules` has all rules for files: `file_bytes`, `file_packets`, `file_period` (seconds and
+//! nanoseconds, and whether by the local clock), `keep_files`, `keep_bytes` and `keep_free`. A
+//! field that is absent is a rule that no longer applies. One function checks these rules and the
+//! options of the command line, so a client gets the same errors. Rules that are valid but that
+//! this recording cannot obey are refused as well: a budget of bytes without room for the file that
+//! is being written and the next one, and a budget of free bytes that cannot be kept even if all
+//! complete files are removed.
 
 use serde_json::Value;
 

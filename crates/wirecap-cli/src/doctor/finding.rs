@@ -1,4 +1,9 @@
 //! The finding of a check: evidence, effect, and the change that fixes it.
+//!
+//! The severity sorts the list: *loses* (packets were lost, or none can arrive), *falsifies*
+//! (captured packets differ from the wire), *may lose* (packets may be lost under load, or the
+//! capture cannot be opened), *costs* (CPU time or memory), *note*. Values that could not be read
+//! are listed with the reason.
 
 use serde::{Deserialize, Serialize};
 

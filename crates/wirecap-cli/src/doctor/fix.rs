@@ -2,6 +2,12 @@
 //!
 //! A change is in the journal, on disk, before it is made. Afterwards the driver's value is read back. The kernel forgets all
 //! these settings at a reboot, and so does the journal: it is in /run. `wirecap dedicate` has such a journal for each interface.
+//!
+//! Only changes are made that have an exact inverse and do not interrupt the host's own traffic:
+//! rings, queues, pause frames and the MTU are changed only on interfaces that the host does not
+//! use. `--undo` does not change a setting that another program has changed since, or an interface
+//! in another network namespace. Both reject a journal that belongs to another user, because
+//! `--undo` executes its contents.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, Write};

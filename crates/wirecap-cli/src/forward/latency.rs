@@ -1,4 +1,9 @@
 //! `--latency`: a histogram of the time that packets spend inside.
+//!
+//! It is measured for each packet from the packet's timestamp to the return of the flush that
+//! passed the packet's chunk to the kernel, and includes the sleep in which a worker lets packets
+//! accumulate. Packets that wait for an earlier chunk, or for a device without room, leave later
+//! than the latency shows.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -1,4 +1,7 @@
 //! `--mirror`: forwarded packets are also recorded, as they arrived.
+//!
+//! A mirror that can no longer be written ends with a warning; forwarding continues, because a full
+//! disk must not cut a link, and the exit status at the end is 1.
 
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,8 @@
 //! The selection of packets: `--filter` and `--drop` as one BPF program, so that the kernel drops the others.
+//!
+//! The program of `--drop` precedes that of `--filter`, each with its own `ret` instructions. They
+//! are not joined as an expression, because `vlan` in pcap-filter's language changes the meaning of
+//! all that follows.
 
 use wirecap::filter::{ClassicInsn, Filter, FilterRequest};
 use wirecap::savefile::LinkType;

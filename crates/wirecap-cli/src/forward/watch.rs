@@ -1,4 +1,9 @@
 //! Checks during forwarding: the outgoing interfaces, the progress, and whether to end.
+//!
+//! Interfaces are checked five times a second: down, renamed, removed, or stalled (for a second
+//! none of the packets that were waiting or dropped was sent). Down or stalled is reported. If the
+//! interface is removed or renamed, the command ends with an error: an interface that appears later
+//! under the old name is a different one.
 
 use std::io;
 use std::mem;

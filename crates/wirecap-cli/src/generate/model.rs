@@ -1,4 +1,8 @@
 //! `wirecap generate --model`: frames of a traffic model, sent or written to a savefile.
+//!
+//! Flows have addresses and ports, and the Toeplitz hash and indirection table (128 entries, queues
+//! in turn, as on the 82599) select the queue of each packet: the imbalance of the queues results
+//! from the hash and is not configured. The same seed gives the same packets on every machine.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

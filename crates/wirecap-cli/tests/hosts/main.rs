@@ -3,6 +3,13 @@
 //!
 //! A kind that this kernel cannot build says SKIP. `make hosts` runs this program in the virtual machine, whose kernel
 //! can build all of them (`WIRECAP_WHOLE_KERNEL=1`: there a skip is a failure).
+//!
+//! A client pings the host and asks it by TCP without a pause, while captures start, run and end on
+//! the interface and on `any`, first unmarked, then dedicated. All requests must be answered. Each
+//! exchange that took place while the capture ran, and each of fifty other frames, must be in the
+//! file exactly as often as it passed the interface; the ledger must agree with the file, and the
+//! verdict be `yes`. The other capturing commands, and tcpdump on the drop-in, run on five of the
+//! hosts.
 
 mod arrival;
 mod client;

@@ -1,4 +1,10 @@
 //! Emits filters into XDP programs.
+//!
+//! The program first tries direct access, and restarts with calls of `bpf_xdp_load_bytes` if the
+//! packet is longer than its first fragment or ends before the bytes that the filter reads. A load
+//! at an offset that depends on the packet reads directly if the offset has its usual value (after
+//! an IPv4 header without options, or a TCP header without options or with timestamps), and
+//! otherwise calls the kernel.
 
 use super::load::{XDP_BYTES_MAX, usual_index};
 use super::{Environment, Exits, INSNS_MAX, Registers, Translation, Way};

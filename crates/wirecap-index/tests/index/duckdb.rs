@@ -81,7 +81,7 @@ fn duckdb_reads_the_index_as_documented() {
         write_segment(&path, &packets, LinkType::ETHERNET, 10_000);
         assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
     }
-    let page = include_str!("../../../../docs/index.md");
+    let page = include_str!("../../../../docs/index-format.md");
     // The query in the documentation, unchanged.
     let documented = page.split("```sql\n").nth(1).unwrap().split("```").next().unwrap();
     let mut largest: Vec<_> = expected.into_iter().collect();

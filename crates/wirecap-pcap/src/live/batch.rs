@@ -1,4 +1,8 @@
 //! Filtered packets on their way to the program.
+//!
+//! User space filters a whole batch before the callback gets, or `pcap_next_ex` returns, its first
+//! packet. A callback that sets a filter, reads or closes invalidates the rest of the batch, which
+//! is filtered again. A counter of such events is the only check after each callback.
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;

@@ -2,6 +2,22 @@
 //!
 //! The sockets are bound to no interface, so nothing passes unseen when an interface goes down, is renamed, removed or
 //! added. Only the first interface of a link type may carry packets before that link type has its sockets.
+//!
+//! There are sockets for two link types: Ethernet, to which the loopback interface belongs, and raw
+//! IP. Monitors (Wi-Fi, IEEE 802.15.4, netlink, vsock) and CAN buses are not among all interfaces.
+//! The sockets of a link type are opened when its first interface is created or changes, usually
+//! before it is set up. If that interface was up before, the period is unseen (`link_type`). If the
+//! sockets cannot be opened, or the capture writes a pcap file, which has one link type, the period
+//! lasts until the end. For devices on a bus, periods in which they are down or without a carrier
+//! are unseen as well. If the kernel's notifications overflow before all link types have sockets,
+//! the ledger has an unseen period of `any`.
+//!
+//! Named interfaces (`-i any -i eth1`) have sockets of their own, with their own snap length,
+//! filter and engine. The sockets of all interfaces reject packets of these interfaces, received
+//! and sent ones, by index; if a named interface is removed and returns, its new index is rejected
+//! before its own sockets receive. Promiscuous mode is set on all interfaces that are up, except
+//! loopback, through one socket; on a later one when it is set up. On loopback each packet is
+//! captured once, when it is received (if only sent packets are captured, when it is sent).
 
 use std::collections::HashSet;
 use std::sync::Arc;

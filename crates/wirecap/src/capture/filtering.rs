@@ -1,4 +1,8 @@
 //! The filter of a capture, changed while packets arrive.
+//!
+//! The kernel's filter is replaced in one step, then a membarrier waits for programs that still
+//! run. Packets already in the ring passed the old filter, so in user space they must match both
+//! filters; later packets must match the new one.
 
 use super::{Attached, Attachment, Capture, Running};
 use crate::device::{Device, DeviceSummary};

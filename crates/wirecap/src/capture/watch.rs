@@ -3,6 +3,24 @@
 //!
 //! The kernel reports changes of interfaces, addresses and routes, but not of receive queues and programs, so the
 //! watcher also checks at intervals. It is never on the packet path. A fork does not copy it.
+//!
+//! It checks every interface every 150 ms, that of the libpcap drop-in every five seconds: whether
+//! the interface exists and is up, whether the program is still attached, the number of receive
+//! queues, and the MTU. For a virtual interface without messages it queries only the queues and the
+//! program, and everything else once a second. A recorded gap is longer than its cause by at most
+//! 250 ms (on a quiet machine by at most 204 ms in 120 random sequences).
+//!
+//! All tables indexed by receive queue are sized for the device's maximum. UMEMs are not allocated
+//! in advance, because the kernel pins all pages of a UMEM when it is registered; a new queue gets
+//! its own, and in a capture that forwards, packets from such a queue are copied.
+//!
+//! An interface that returns keeps its rings. With the engine `packet` a single socket is bound
+//! again. The sockets of a fanout group are tied to the interface on which the group was created,
+//! so new sockets with rings of the same size replace them, after their packets have been captured.
+//! With `xdp` the new socket's rings are mapped at the addresses of the old ones, so no pointer
+//! changes. The kernel does not report which cells it had taken from the fill ring when the
+//! interface disappeared: they are the cells that are in no other place, which is known when all
+//! outstanding chunks have been recycled. Until then they are not used.
 
 pub(crate) mod comparison;
 pub(crate) mod drops;

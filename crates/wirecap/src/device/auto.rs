@@ -2,6 +2,11 @@
 //!
 //! The engine `xdp` takes frames from the host, and no list of a host's uses is complete. So it is selected only on an
 //! interface that the operator has dedicated to capturing, and only if nothing visible contradicts that.
+//!
+//! The kernel shows tcx programs and netfilter hooks only to a process with CAP_NET_ADMIN; the
+//! reason lists those that could not be queried. Kernels without `CONFIG_NETFILTER_NETLINK_HOOK`
+//! list no hooks, so the chains and flow tables of nftables are searched instead. An automatic
+//! link-local address is no contradiction.
 
 use std::fmt;
 

@@ -1,4 +1,14 @@
 //! Packets that a device lost before any program or socket saw them.
+//!
+//! A veth has a ring of 256 frames. XDP frames (from a redirect or the in-kernel generator) that
+//! were lost there are counted as errors of the peer (`tx_queue_N_xdp_xmit_errors`,
+//! `rx_queue_N_xdp_tx_errors`) if the peer is in the same network namespace. Otherwise the engine
+//! uses this end's `rx_dropped` less its queues' `rx_queue_N_drops`, which are read before and
+//! after it until both readings agree, eight times at most. That difference also includes packets
+//! that the host's stack received and discarded. With a filter or with `packet` the stack receives
+//! packets, so the difference is not reported. If the sending host's stack hands a frame to a veth
+//! whose ring is full, the frame counts as the sender's `tx_dropped` and was never sent; the
+//! receiving end has no counter for it.
 
 use std::io;
 

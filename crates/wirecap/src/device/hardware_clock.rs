@@ -1,4 +1,12 @@
 //! The packets that a device timestamps with its own clock.
+//!
+//! A program that asks the device (`bpf_xdp_metadata_rx_timestamp`) is bound to its device and
+//! cannot be the target of a tail call, so the capture needs the interface for itself. The engine
+//! writes the raw clock, whose epoch may be anything from power-on to that of TAI. A packet without
+//! a hardware timestamp gets none: its time in the file is 0, and the ledger counts it (`untimed`).
+//! No other clock takes its place: rings are not merged by these timestamps, and files are cut by
+//! the last known time. The device's timestamps are never enabled: if they are off, opening reports
+//! that and prints the command.
 
 use std::io;
 

@@ -4,6 +4,11 @@
 //! container behind a tc filter or a DHCP client that is not running yet leave no trace that is always visible. So the evidence is
 //! the operator's word: a file per interface, with the hardware address, so that another device that gets the name is not
 //! meant.
+//!
+//! A mark is a file in `/etc/wirecap/dedicated` with the interface's name, which contains its
+//! permanent hardware address (its address, if it has no permanent one). A mark with another
+//! address does not count, nor does a file or directory that another user owns or may write to. The
+//! environment variable `WIRECAP_DEDICATED_DIR` names another directory, for tests.
 
 use std::env;
 use std::fs::{self, File, OpenOptions};

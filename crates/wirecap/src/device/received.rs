@@ -2,6 +2,14 @@
 //!
 //! The kernel has no rule whether `rx_packets` includes the packets that an XDP program took, so only the counts of the drivers below
 //! are compared; the functions that count are named, below `drivers/net`. Only veth's counts were tried against a sender's.
+//!
+//! An engine that gets its packets after the host merged them (GRO, LRO) is not compared, nor is a
+//! part of the queues by a driver that does not count by queue, nor `packet` with a filter in the
+//! kernel. With `packet`, sent packets are seen as well: the sum of both counts must agree, and if
+//! it does not, the received ones cannot be told apart. A veth counts with a program in the driver
+//! all frames on which a program ran (`rx_queue_N_xdp_packets`), otherwise those that the host's
+//! stack accepted (`rx_packets`); XDP frames to an end without NAPI vanish uncounted. virtio_net
+//! counts by queue since Linux 6.10.
 
 use std::io;
 

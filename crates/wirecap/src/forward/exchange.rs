@@ -1,4 +1,10 @@
 //! All ports of a forwarding capture, and the return of cells from them.
+//!
+//! Completions are processed by every thread that sends, captures or recycles, and by the keeper,
+//! on all ports, up to 64 at a time. The thread reads them under the lock of the queue, releases
+//! that lock, and returns the cells under the lock of their owner. A burst therefore finds all R x
+//! M cells except those that are being sent or were completed after a thread last read the
+//! completions.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;

@@ -1,4 +1,11 @@
 //! Packets to be sent: drained from their chunk, with their cells.
+//!
+//! A packet in transit borrows from its chunk and owns its cells in it. Sending it marks its
+//! descriptor in the chunk's list as gone; dropping it leaves the descriptor in the list, and the
+//! cell is recycled with the chunk. So dropping costs nothing, sending does not allocate, and no
+//! cell can be in two places. The timestamp is in the bytes before the packet; it is read before
+//! the head overwrites it. A detached packet has its own list. Frames of several cells are chains
+//! of descriptors (`XDP_PKT_CONTD`), put on the ring completely or not at all.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,12 @@
 //! Ports: one thread's handle on an interface that sends packets.
+//!
+//! A port collects up to M packets (at most 1,024). A flush takes the tx ring's lock, puts up to 64
+//! cells on the ring at a time and calls the kernel; while the kernel copies these, the engine
+//! prefetches the next into the sender's cache. If the kernel makes no progress, packets are put on
+//! the ring until it is full; further packets are dropped and counted, as in a switch. An interface
+//! that is down (ENETDOWN) gets no more packets until a call succeeds again; at most 64 packets
+//! stay on its tx ring and are sent then. The cells on the ring of a removed interface (ENXIO)
+//! return to their owners. Packets that are dropped in either case count as `down`.
 
 use std::cell::Cell;
 use std::fmt;

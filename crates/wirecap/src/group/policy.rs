@@ -1,5 +1,19 @@
 //! Which ring a worker serves next, how many buddies a busy ring calls, and how much a helper takes: the
 //! policies that were compared (`sim::policies_compared`), and the one that workers use.
+//!
+//! What the comparison found (1.6 and 0.2 of a worker's capacity, M = 64, 50 µs a packet):
+//!
+//! - The next ring: with the fullest above T and each home ring in turn, a helper's own packets
+//!   wait 4.2 ms (p99), with a bound of 8.4 ms. With always the fullest of the group they wait 7.9
+//!   ms. With as many packets at home as were taken elsewhere they wait 3.7 ms, and with home rings
+//!   first 3.4 ms, both without a bound on the waiting time of the ring above T. So workers take
+//!   turns.
+//! - The number of buddies called: one at a time or one for each chunk above T have the same loss,
+//!   backlog and waiting times, because helpers wake others too. With one for each chunk the bound
+//!   on polling does not grow with the number of workers.
+//! - The amount: half chunks wait 2.4 ms and quarters 1.3 ms instead of 4.2 ms, with 2 and 4 times
+//!   as many hand-overs, and no loss with any of the three. So helpers take whole chunks: the bound
+//!   holds, and a flow's packets are split less often.
 
 /// How the workers of a group share its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

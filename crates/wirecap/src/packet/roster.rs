@@ -1,4 +1,13 @@
 //! The interfaces whose packets arrive on sockets that are bound to none: each packet's own address tells which.
+//!
+//! The kernel puts the index of the interface into each packet's address (`sockaddr_ll`), behind
+//! the header in the ring. When a chunk is made, the engine counts its packets by interface and
+//! replaces the index by the interface's number. Captures of named interfaces do not read the
+//! address. When an index is used again by another interface, packets are told apart by their time.
+//! An interface that is renamed keeps the name of its first packet. Numbers are given to the
+//! interfaces that are up at the beginning, and to each later one with its first packet. The kernel
+//! does not report of which interface a packet was that a ring had no room for, so losses are in
+//! the account of the rings.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,11 @@
 //! The selection of a ring's packets: classic BPF on the kernel's data about a packet.
+//!
+//! A whole interface has one fanout group, which distributes all packets by flow. If queues are
+//! named, each queue has a group. The kernel gives every group every packet of the interface, and
+//! the socket filters, which begin with a check of the queue, reject packets of other queues: each
+//! packet costs one filter run per captured queue. One group cannot distribute by queue and flow at
+//! once: classic BPF has no access to the symmetric hash, and an eBPF program needs more than
+//! CAP_NET_RAW.
 
 use libc::sock_filter;
 

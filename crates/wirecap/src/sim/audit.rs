@@ -1,4 +1,10 @@
 //! Checks the engine's guarantees independently of the engine.
+//!
+//! Work conservation is checked after every event. Workers that rest without looking at their
+//! buddies, and workers that serve their home rings first, are detected. If no worker is stuck or
+//! leaves, a ring above T is assumed to be noted at the latest after the longest chunk, sleep and
+//! wake-up, regardless of what the ring's worker did. From then on no worker may serve more rings
+//! below T in a row than it has home rings.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,4 +1,12 @@
 //! The number of times that a zero-copy driver found no cell.
+//!
+//! The kernel counts failed requests of drivers (`rx_fill_ring_empty_descs`), not packets, and also
+//! requests of a driver that needs no cells, such as those of virtio_net when it refills a full
+//! queue. So only requests count that were made while the fill ring may have been empty. The kernel
+//! reports the cells that it has taken only when packets arrive. Two bounds limit the cells that it
+//! has taken and not reported: there are at most as many as the device's descriptors, and all cells
+//! that it has taken are at most the sum of these descriptors, the arrived packets, and one batch
+//! of 64. On rungs that copy, this counter counts the packets of *no cell* again and is ignored.
 
 /// The state of a fill ring at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

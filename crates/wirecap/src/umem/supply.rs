@@ -4,6 +4,11 @@
 //! cells return while they are in the cache, but a thread must replenish it as the backlog grows. Cells on a fill ring
 //! cannot be withdrawn. So a returning cell is posted if fewer than the required number are left there; otherwise it
 //! is pushed on a separate stack.
+//!
+//! In an elastic capture a quarter of R x M cells is reserved for each ring. The others are in a
+//! common stock, which replenishes a fill ring when the ring's reserved cells are used up. A ring
+//! returns a cell to the stock only when its fill ring holds its full reserve, so the reserve never
+//! leaves the ring, and a burst of one ring can use all cells except the reserves of the others.
 
 use std::sync::Arc;
 

@@ -2,6 +2,11 @@
 //!
 //! In copy mode the kernel sends only during a call, a limited number of frames per call, and reports whether the
 //! device rejected the last one. The rest stays on the ring for the next call.
+//!
+//! A call sends up to 64 cells (before Linux 6.17 up to 32). It returns EAGAIN if there are more,
+//! and EBUSY if the device rejected a packet, which is dropped and completed. So a completion
+//! returns a cell but does not show whether the packet was sent. The number of sent packets is the
+//! number that the kernel took from the ring minus the number that the device rejected.
 
 use std::fmt;
 use std::sync::Arc;

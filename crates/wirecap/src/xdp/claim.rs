@@ -11,6 +11,9 @@
 //! (`NAME#9E3779B97F4A7C15`), so other users cannot bind all names. The kernel lists all names with their users (`sock_diag`).
 //! A claim binds its name first and then looks for others: of two concurrent claims with different names, at least one sees the
 //! other.
+//!
+//! If a user binds all names, or fills the queues of connections, each check takes as long as
+//! reading the kernel's list of names. This is the only effect.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};

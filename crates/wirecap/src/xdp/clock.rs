@@ -7,6 +7,12 @@
 //! in batches of up to 64 (a NAPI poll), so [`Clock::Batch`] reads it for the first packet of a batch and for
 //! every [`READ_EVERY`]th one; those between them get the same time. So a packet's time is never later than its
 //! own reading would be, and earlier by less than it takes to receive [`READ_EVERY`] packets.
+//!
+//! XDP has no hook at the end of a batch. A second program on the raw tracepoint `napi_poll`, which
+//! the kernel passes at the end of a batch on the same CPU, makes the next packet read the clock
+//! again, so a timestamp is never older than its batch. If that program cannot be loaded (no
+//! CAP_PERFMON) or batches are unreliable (generic XDP; `tun`, whose system calls run XDP outside
+//! of batches), the program reads the clock for every packet.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -3,6 +3,15 @@
 //!
 //! If several processes capture from one interface, a dispatcher passes each queue's packets to the program of
 //! the process that has the queue.
+//!
+//! Programs are loaded without CAP_PERFMON and CAP_SYS_ADMIN, also by root: the verifier then
+//! rejects programs that could disclose kernel memory, also by speculative execution, and makes
+//! others safe. So the programs add no register to an address: steering has code for zero, one and
+//! two VLAN tags, and the kernel copies what follows IPv4 options and IPv6 extension headers. Nor
+//! do they store to the stack on the usual paths, because the processor would wait there for all
+//! earlier instructions (8 to 10 ns per packet): the keys of the counts and of the clock are in
+//! maps. Non-matching packets are counted by queue and CPU (0 to 1 ns; an atomic count takes 2 to 5
+//! ns); if a queue has several rings, the first ring's row has the count.
 
 use crate::bpf::asm::{Assembler, Condition, Helper, Insn, Label, Reg, Size};
 use crate::bpf::{BpfError, LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS, xdp_md};

@@ -427,7 +427,7 @@ fn blocks(capture: &Capture) -> (u32, u32) {
 fn a_ring_holds_as_many_full_frames_as_its_pool_has_cells() {
     let Some(bed) = bed(1) else { return };
     let _lock = loss_lock().unwrap();
-    // A block that a timer closes is not full, and may cost the packet that arrives at that moment (docs/design.md).
+    // A block that a timer closes is not full, and may cost the packet that arrives at that moment (docs/design/packet.md).
     let when_full = Capture::on("a1").engine(Engine::Packet).retire_after(PATIENCE / 10);
     let capture = bed.open(when_full.chunk(64).pool(128));
     assert_eq!(blocks(&capture), (128, 64 * 2048));

@@ -2,6 +2,31 @@
 //!
 //! Names are stable: metrics may be added, or removed in a new major version, but never change their meaning. There are two
 //! similar formats: OpenMetrics 1.0, which Prometheus requests, and the older one, for other tools.
+//!
+//! All have the label `capture`. A value that a driver or an engine does not report is absent,
+//! never 0.
+//!
+//! - device, by `interface`: `wirecap_device_packets_dropped_total`
+//! - ring: `wirecap_ring_packets_{offered,delivered,filtered,dropped}_total` (dropped by `reason`),
+//!   `wirecap_ring_delivered_bytes_total`,
+//!   `wirecap_ring_{stalls,starved,packets_cut,super_packets}_total`
+//! - pool of a ring: `wirecap_pool_cells` by `state`, `wirecap_pool_capacity_cells`,
+//!   `wirecap_pool_threshold_cells`. *Posted* cells are in the kernel and wait for packets;
+//!   *waiting* cells are filled; *captured* cells are in chunks; *free* cells are held back
+//!   (`--warm`, `--elastic`). They add up to the capacity.
+//! - buddies: `wirecap_ring_chunks_{offloaded,abandoned}_total`,
+//!   `wirecap_worker_chunks_helped_total` by `ring` and `worker`, `wirecap_ring_worker`
+//! - interfaces, by `interface` and `ifindex`, if all are captured:
+//!   `wirecap_interface_packets_delivered_total`, `wirecap_interface_delivered_bytes_total`
+//! - threads of the capture: `wirecap_thread_cpu_seconds_total`
+//! - the capture: `wirecap_packets_{offered,delivered,filtered,dropped}_total`,
+//!   `wirecap_delivered_bytes_total`, `wirecap_unseen_gaps_total`, `wirecap_lossless`
+//! - application and ports: `wirecap_packets_lost_after_delivery_total`,
+//!   `wirecap_port_packets_{taken,sent,dropped,copied,late}_total`, `wirecap_port_packets_waiting`
+//! - recorder and index:
+//!   `wirecap_writer_{accepted_bytes,packets_discarded,busy_seconds,files_completed}_total`,
+//!   `wirecap_writer_packets_waiting`, `wirecap_writer_blocked_seconds`,
+//!   `wirecap_index_files_indexed_total`, `wirecap_index_files_waiting`
 
 use std::fmt::{Display, Write};
 

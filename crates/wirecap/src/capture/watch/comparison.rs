@@ -3,6 +3,17 @@
 //!
 //! Both sides are read one after the other while packets arrive. So each reading has the seen packets before and after
 //! the device's count, and only a difference outside this bracket counts.
+//!
+//! Both are read when the capture begins and ends, when a gap by removal ends, and every five
+//! seconds. At the beginning the bracket spans several readings while packets arrive, since a
+//! driver counts a batch when it is complete. At the end both are read for up to a second until
+//! they agree. When a capture ends while a device may be dead, it waits up to 250 ms for a packet,
+//! the only proof of life.
+//!
+//! Without a packet, and if a queue that had packets gets none while others do and GPRC (the count
+//! of igb and igc before the queues) does not show that all arrived, the verdict is `lossless until
+//! TIME`. If another event follows the silence, its gap begins with the last packet, or the silence
+//! is listed by itself if it took longer than a second.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};

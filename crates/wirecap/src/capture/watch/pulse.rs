@@ -4,6 +4,29 @@
 //! Three things distinguish it from an idle one. A virtio device reports that it was reset. Some devices send an
 //! interrupt whenever their driver is woken, so they can be probed. And packets that a device or its driver counts must
 //! reach the rings.
+//!
+//! - A virtio device whose status lacks DRIVER_OK was reset. Only the driver can start it again:
+//!   unbind it and bind it.
+//! - The drivers igb, igc, ixgbe, i40e and ice make the device send an interrupt when an AF_XDP
+//!   socket in zero-copy mode is polled. While no packets arrive, the watcher polls the sockets and
+//!   counts the device's interrupts. A device that has answered before is silent if it does not
+//!   answer for a second; one that was busy at every check, and had no opportunity to answer, after
+//!   five seconds. The gap begins at its last answer or packet. When an administrator sets the
+//!   interface down and up, these drivers restart the device; the capture itself does not do this.
+//! - A whole interface captured with `xdp` is also silent if the driver or the device counts
+//!   packets for two seconds while none reaches the program or a ring. On a rung that copies, the
+//!   watcher then detaches the program and attaches it again, once per gap. vmxnet3 needs this:
+//!   after the interface was set down and up, its driver (Linux 7.3) counts no XDP packets,
+//!   although the program is attached.
+//! - After a gap the same counters are read at each check. The gap ends with the first packet, or
+//!   when the device has counted none for a second. It does not end merely because the interface is
+//!   up: vmxnet3 may have its carrier for a while before it counts and delivers.
+//! - When a capture ends, the watcher checks once more and waits up to a second for the answer. If
+//!   the device has counted 32 packets since the last packet was captured, beyond those that it may
+//!   have counted late, and no packet arrives in that second, the time since then is a gap, too.
+//!
+//! After an interface was returned to the host no socket wakes its driver, so the device owes no
+//! answer.
 
 use std::time::{Duration, Instant};
 
