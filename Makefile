@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants sabotage fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check fresh nics nics-core hosts confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-fresh deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants sabotage long fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check fresh nics nics-core hosts confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-fresh deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
@@ -138,28 +138,35 @@ bench-quick: deps-test # Runs the benches live, instructions and pcap_loop for a
 	cargo test --locked --workspace --bench live --bench instructions --bench pcap_loop
 
 # A bench that misses a goal does not prevent the others from running. The results are in target/goals.csv.
+BENCHES ?= filter instructions live pcap_loop
+PACKAGE_OF_filter := wirecap-filter
+PACKAGE_OF_instructions := wirecap-cli
+PACKAGE_OF_live := wirecap-cli
+PACKAGE_OF_pcap_loop := wirecap-pcap
 bench-check: export WIRECAP_GOALS := $(abspath $(TARGET))/goals.csv
 bench-check: build deps-bench # Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
 	rm -f "$$WIRECAP_GOALS"
 	failed=; \
-	cargo bench --locked -p wirecap-filter --bench filter -- --check || failed+=" filter"; \
-	cargo bench --locked -p wirecap-cli --bench instructions -- --check || failed+=" instructions"; \
-	cargo bench --locked -p wirecap-cli --bench live -- --check || failed+=" live"; \
-	cargo bench --locked -p wirecap-pcap --bench pcap_loop -- --check || failed+=" pcap_loop"; \
+	$(foreach bench,$(BENCHES),cargo bench --locked -p $(PACKAGE_OF_$(bench)) --bench $(bench) -- --check || failed+=" $(bench)";) \
 	[ -z "$$failed" ] || { echo "goals missed or void:$$failed" >&2; exit 1; }
 
 CARGO_MUTANTS := target/tools/bin/cargo-mutants
 $(CARGO_MUTANTS):
 	cargo install --locked --root target/tools cargo-mutants@27.1.0
 
-# MUTANTS=N: how many; MUTANTS_SEED=N: another sample. Results are in target/mutants.
-mutants: deps-build $(CARGO_MUTANTS) # Changes the code in 120 places, one at a time, and lists changes that no unit test finds: 90 minutes
-	.ci/mutants $${MUTANTS:-120} $${MUTANTS_SEED:-21}
+# MUTANTS=N: how many of each crate; MUTANTS_SEED=N: another sample; MUTANTS_CRATES='NAME NAME': some crates. Results are in
+# target/mutants.
+mutants: deps-test $(CARGO_MUTANTS) # Changes 120 places of each crate, one at a time, and lists changes that no test finds: days
+	.ci/mutants $${MUTANTS:-120} $${MUTANTS_SEED:-21} $(MUTANTS_CRATES)
 
 # One build has all saboteurs, in a directory of its own: product builds have none. The list is .ci/sabotage.toml.
 # SABOTEURS='NAME NAME' or SABOTEURS=--core selects some.
 sabotage: deps-test ## Breaks each promise in turn, and checks that the test that guards it fails: minutes
 	.ci/sabotage $(SABOTEURS)
+
+# LONG=--list shows the state of each lane, LONG='--lane NAME' runs one, LONG='--for 8h' begins none after eight hours.
+long: deps-long ## Runs every check that must hold and has not since the code that it covers changed (.ci/long.toml): days
+	.ci/long $(LONG)
 
 soak: deps-test # Records for an hour with a thousand rotations, and checks memory and descriptors
 	WIRECAP_NO_SKIP=1 WIRECAP_SOAK_SECONDS=3600 WIRECAP_SOAK_ROTATIONS=1000 WIRECAP_SOAK_RATE=300000 \
@@ -357,6 +364,8 @@ deps-vm:
 	@.ci/need ip:iproute2 setpriv:util-linux /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 deps-deb:
 	@.ci/need dpkg-buildpackage:dpkg-dev dh:debhelper lintian:lintian
+deps-long:
+	@.ci/need python3:python3 git:git
 deps-fresh:
 	@.ci/need debootstrap:debootstrap unshare:util-linux
 deps-deb-test:
@@ -368,7 +377,7 @@ deps-duckdb:
 	@.ci/need python3:python3 pip3:python3-pip
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "continuing without DuckDB"
 deps-test: deps-build deps-demo deps-duckdb
-	@.ci/need python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor nft:nftables
+	@.ci/need git:git python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor nft:nftables
 # Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \

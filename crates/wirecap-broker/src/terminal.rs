@@ -28,6 +28,10 @@ const NEW_TERMINAL: (u32, u32) = (5, 2);
 /// Gives up the input of the terminal, and the terminal as the controlling one. Signals from it still arrive: it sends them to
 /// process groups.
 pub(crate) fn give_up_input() {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("cage-keeps-the-terminal") {
+        return;
+    }
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
     let terminals = streams.into_iter().enumerate().filter(|(_, stream)| isatty(stream));

@@ -265,6 +265,8 @@ fn register(register: Register) -> Reg {
 
 fn jump(condition: Condition) -> Jump {
     match condition {
+        #[cfg(sabotage)]
+        Condition::GreaterOrEqual if crate::sabotage::is("translation-compares-wrongly") => Jump::AnySet,
         Condition::Equal => Jump::Eq,
         Condition::Greater => Jump::Gt,
         Condition::GreaterOrEqual => Jump::Ge,

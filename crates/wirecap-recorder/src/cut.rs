@@ -147,6 +147,11 @@ impl Cutter {
     /// The beginning and end, in seconds of UTC, of the local clock's period that contains this time. A
     /// period is longer or shorter by the amount by which the local clock is changed during it.
     fn aligned(&self, seconds: i64, length: i64) -> (i64, i64) {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("days-of-utc") {
+            let start = seconds - seconds.rem_euclid(length);
+            return (start, start + length);
+        }
         let period_of = |seconds: i64| (seconds + (self.utc_offset)(seconds)).div_euclid(length);
         let present = period_of(seconds);
         let local = seconds + (self.utc_offset)(seconds);

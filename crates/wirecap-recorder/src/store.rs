@@ -62,6 +62,10 @@ impl<N> Store<N> {
 
     /// Called before a file is created.
     pub fn room_for_file(&mut self) -> Room<N> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("budget-of-files-ignored") {
+            return Room::Enough;
+        }
         match self.rules.files {
             Some(files) if self.complete.len() as u64 + 1 > files => self.remove_oldest(),
             _ => Room::Enough,
@@ -79,6 +83,9 @@ impl<N> Store<N> {
 
     /// Whether [`room_for`](Self::room_for) would remove no file.
     pub fn has_room_for(&self, bytes: u64, free_bytes: u64) -> bool {
+        #[cfg(sabotage)]
+        let free_bytes =
+            if crate::sabotage::is("minimum-free-space-ignored") { u64::MAX } else { free_bytes };
         self.rules.bytes.is_none_or(|bytes_max| self.bytes() + bytes <= bytes_max)
             && self.rules.free_bytes.is_none_or(|floor| free_bytes >= floor.saturating_add(bytes))
     }

@@ -9,6 +9,7 @@ mod count;
 mod filter;
 mod footprint;
 mod forward;
+mod opening;
 mod replay;
 mod rivals;
 mod scraped;
@@ -56,6 +57,8 @@ enum Part {
     Rivals,
     /// Memory of process and kernel, and CPU time while no packets arrive
     Footprint,
+    /// Time until a command captures
+    Opening,
     /// Highest lossless rate: wirecap capture --engine packet compared with tcpdump
     Packet,
     /// CPU time of recorders for packets that already wait in their buffers
@@ -146,6 +149,7 @@ fn run(part: Option<Part>, effort: Effort, goals: &mut Goals) -> Outcome<()> {
         Some(Part::Warm) => count::warm(effort, goals),
         Some(Part::Rivals) => rivals::run(effort, goals),
         Some(Part::Footprint) => footprint::run(effort, goals),
+        Some(Part::Opening) => opening::run(effort, goals),
         Some(Part::Packet) => rivals::packet(effort, goals),
         Some(Part::Stopped(arguments)) => stopped::run(effort, &arguments, goals),
         Some(Part::Scraped) => scraped::run(effort, goals),
@@ -158,12 +162,13 @@ fn run(part: Option<Part>, effort: Effort, goals: &mut Goals) -> Outcome<()> {
     }
 }
 
-fn all() -> [Part; 13] {
+fn all() -> [Part; 14] {
     [
         Part::Filter,
         Part::Instructions,
         Part::Rates,
         Part::Footprint,
+        Part::Opening,
         Part::Modes,
         Part::Warm,
         Part::Rivals,

@@ -147,6 +147,9 @@ fn is_ignored(reason: &Reason) -> bool {
         Reason::Netfilter => is("auto-ignores-netfilter"),
         Reason::ForeignXdp => is("auto-ignores-another-xdp-program"),
         Reason::Controller(_) => is("auto-ignores-a-bond"),
+        Reason::OtherMac(_) => is("auto-ignores-another-hardware-address"),
+        Reason::PacketSockets(_) => is("auto-ignores-packet-sockets"),
+        Reason::NotEthernet(_) => is("auto-ignores-the-link-layer"),
         _ => false,
     }
 }

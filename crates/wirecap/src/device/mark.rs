@@ -84,6 +84,10 @@ impl Mark {
         let mut addresses =
             text.lines().map(str::trim).filter(|line| !matches!(line.chars().next(), None | Some('#')));
         let own = mac.map(|mac| mac.to_string());
+        #[cfg(sabotage)]
+        if crate::sabotage::is("mark-of-any-device") {
+            return Self::Dedicated;
+        }
         match addresses
             .clone()
             .any(|address| own.as_deref().is_some_and(|own| own.eq_ignore_ascii_case(address)))
@@ -166,6 +170,10 @@ fn read_trusted(directory: &Path, path: &Path) -> Result<Option<String>, String>
 }
 
 fn check_trust(path: &Path, status: &fs::Metadata) -> Result<(), String> {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("mark-of-any-user") {
+        return Ok(());
+    }
     let (owner, path) = (status.uid(), path.display());
     match () {
         () if owner != 0 && owner != geteuid().as_raw() => Err(format!("{path} belongs to user {owner}")),

@@ -75,6 +75,10 @@ pub(crate) unsafe fn read(base: NonNull<u8>, room: &Range<usize>, offset: usize)
     if header.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
         return Ok(Frame::of(&header, offset, false));
     }
+    #[cfg(sabotage)]
+    if crate::sabotage::is("tag-not-put-back") {
+        return Ok(Frame::of(&header, offset, false));
+    }
     // SAFETY: the packet and the bytes before it are in the room.
     let header = unsafe { put_tag_back(place) };
     Ok(Frame::of(&header, offset, true))

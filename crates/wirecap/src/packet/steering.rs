@@ -84,7 +84,15 @@ impl Admitted {
     fn code(&self, direction: Direction) -> Vec<sock_filter> {
         let [ethernet, loopback] = [libc::ARPHRD_ETHER, libc::ARPHRD_LOOPBACK].map(u32::from);
         let mut code = Vec::new();
-        if !self.excluded.is_empty() {
+        #[cfg(sabotage)]
+        let direction = match self.ethernet {
+            true if crate::sabotage::is("loopback-captured-twice") => Direction::Out,
+            _ => direction,
+        };
+        let excludes = !self.excluded.is_empty();
+        #[cfg(sabotage)]
+        let excludes = excludes && !crate::sabotage::is("named-interface-captured-twice");
+        if excludes {
             code.push(load(Knowledge::Interface));
             code.extend(self.excluded.iter().flat_map(|&index| [jump_if(index, 0, 1), give(0)]));
         }
@@ -126,7 +134,10 @@ impl Selection {
     /// Runs `program` on the packets selected.
     pub(crate) fn then(&self, program: &SocketFilter) -> Vec<sock_filter> {
         let mut code = Vec::new();
-        if self.direction == Direction::Out {
+        let sent_only = self.direction == Direction::Out;
+        #[cfg(sabotage)]
+        let sent_only = sent_only && !crate::sabotage::is("direction-of-a-socket-ignored");
+        if sent_only {
             code.extend([load(Knowledge::PacketType), jump_if(OUTGOING, 1, 0), give(0)]);
         }
         if let Some(mark) = self.queue_mark {

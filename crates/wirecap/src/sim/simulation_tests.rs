@@ -658,7 +658,7 @@ fn warm_cells_keep_k_packets_at_any_rate_and_the_pool_at_the_keepers_rate() {
     }
     assert!(lost_without_a_worker(Some(WARM), true, LEFT, 4.0 * per_look) > 0);
     // If all cells are posted, there is no such limit.
-    assert_eq!(lost_without_a_worker(None, true, LEFT, 1e12), 0);
+    assert_eq!(lost_without_a_worker(None, true, LEFT, 1e12), 0, "the pool is kept at any rate");
 }
 
 /// As in a forked child process.

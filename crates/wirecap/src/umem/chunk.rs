@@ -277,6 +277,10 @@ impl<'a> Iterator for Packets<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<Packet<'a>> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("allocation-per-packet") {
+            drop(std::hint::black_box(Box::new(0_u8)));
+        }
         self.descriptors.next().map(|descriptor| Packet { descriptor, chunk: self.chunk })
     }
 

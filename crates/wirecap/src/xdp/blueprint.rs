@@ -39,6 +39,9 @@ impl Blueprint {
         let counter_bytes = (programs::COUNTS * size_of::<u64>()) as u32;
         // Queues may be added while the capture runs; no driver has more than these.
         let queues_max = device.rx_queues_max.clamp(device.rx_queues, SLOTS.max(device.rx_queues));
+        let drops = plan.drop_rejected;
+        #[cfg(sabotage)]
+        let drops = drops || crate::sabotage::is("rejected-packets-dropped");
         let counts = Map::create(MapKind::PercpuArray, "wirecap_counts", counter_bytes, queues_max)?;
         Ok(Self {
             device: device.clone(),
@@ -49,7 +52,7 @@ impl Blueprint {
             clock: Clock::new(*timestamps, device)?,
             stamp_failed: (*timestamps != Timestamps::None).then(stamp_failed).transpose()?,
             counts: Arc::new(counts),
-            verdict: if plan.drop_rejected { XDP_DROP } else { XDP_PASS },
+            verdict: if drops { XDP_DROP } else { XDP_PASS },
             counts_own: plan.counts_own,
         })
     }

@@ -400,6 +400,18 @@ fn a_tcx_program_contradicts_a_mark() {
 }
 
 #[test]
+fn a_packet_socket_of_another_process_contradicts_a_mark() {
+    in_new_namespace(|| {
+        make_pair(1);
+        dedicate("a1");
+        let mut device = find("a1");
+        device.packet_listeners = 1;
+        assert_eq!(device.contradictions(), [Reason::PacketSockets(1)], "the mark is contradicted");
+        assert_eq!(device.choose_engine().engine, ChosenEngine::Packet);
+    });
+}
+
+#[test]
 fn the_hosts_uses_contradict_a_mark() {
     contradicted_after(
         || ip("route add 198.51.100.0/24 dev a1"),
@@ -545,7 +557,9 @@ fn a_macvlan_in_a_container_is_detected() {
         container.enter(|| ip("link set m0 up"));
         let device = find("a1");
         assert_eq!(device.uppers, []);
-        assert_eq!(device.carries_host_traffic(), Some(Reason::OtherMac(Mac([2, 0, 0, 0, 0, 5]))));
+        let other = Reason::OtherMac(Mac([2, 0, 0, 0, 0, 5]));
+        assert_eq!(device.carries_host_traffic(), Some(other.clone()));
+        assert_eq!(device.contradictions(), [other], "the mark is contradicted");
     });
 }
 
@@ -589,7 +603,7 @@ fn an_interface_without_ethernet_gets_the_packet_engine() {
         device.mark = Mark::Dedicated;
         assert_eq!(device.mac, None);
         assert_eq!(device.carries_host_traffic(), None);
-        assert_eq!(device.choose_engine().engine, ChosenEngine::Packet);
+        assert_eq!(device.choose_engine().engine, ChosenEngine::Packet, "the mark is contradicted");
     });
 }
 

@@ -62,6 +62,8 @@ impl Request {
             return Err(Refusal("413 Content Too Large", "a request has no body"));
         }
         match (values("host").as_slice(), head.version) {
+            #[cfg(sabotage)]
+            _ if crate::sabotage::is("page-for-any-host") => {}
             ([], Some(0)) => {}
             ([host], _) if std::str::from_utf8(host).is_ok_and(is_called) => {}
             ([_], _) => {
