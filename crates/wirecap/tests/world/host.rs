@@ -61,7 +61,7 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
 }
 
 /// Whether interfaces of this kind can be created; no kind is always available.
-fn kernel_has(bed: &Bed, kind: &str) -> bool {
+pub(crate) fn kernel_has(bed: &Bed, kind: &str) -> bool {
     let arguments = match kind {
         "" => return true,
         "vlan" => &["link", "add", "link", "a1", "name", "probe9", "type", "vlan", "id", "8"][..],
