@@ -120,6 +120,10 @@ impl Changes {
             News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
             News::Overrun => self.overrun = true,
         }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("messages-about-the-host-ignored") {
+            return;
+        }
         self.host = true;
     }
 }
