@@ -144,16 +144,17 @@ impl State {
     /// The first failure is reported at once.
     fn note(&mut self, outcome: Result<(), WriteError>) {
         if let Err(failure) = outcome {
-            match failure {
+            let name = &self.name;
+            let (kind, line) = match failure {
                 WriteError::BrokenPipe { .. } => {
-                    events::say(Kind::Rotation, &format!("{}: its reader closed it; recording ends", self.name));
+                    (Kind::Rotation, format!("{name}: its reader closed it; recording ends"))
                 }
                 _ => {
                     let why = one_line(&failure);
-                    let line = format!("warning: {why}; forwarding continues without recording");
-                    events::say(Kind::Loss, &line);
+                    (Kind::Loss, format!("warning: {why}; forwarding continues without recording"))
                 }
-            }
+            };
+            events::say(kind, &line);
             (self.writer, self.failure) = (None, Some(failure));
         }
     }

@@ -104,9 +104,8 @@ mod tests {
 
     #[test]
     fn a_queue_that_falls_silent_for_a_second_is_noticed_also_if_it_receives_again() {
-        let history = |silent: usize| {
-            [vec![[0, 0]], vec![[2, 1]; 3], vec![[2, 0]; silent], vec![[2, 1]; 20]].concat()
-        };
+        let history =
+            |silent: usize| [vec![[0, 0]], vec![[2, 1]; 3], vec![[2, 0]; silent], vec![[2, 1]; 20]].concat();
         assert_eq!(silent_after(history(6)), None, "0.9 s");
         assert_eq!(silent_after(history(7)), Some(2), "1.05 s: the look before the one with its last packet");
     }
