@@ -227,7 +227,7 @@ fn a_port_that_leaves_a_bridge_is_captured_without_a_gap() {
         ip(&bed.receiver, &["link", "add", "br9", "type", "bridge"]);
         ip(&bed.receiver, &["link", "set", "br9", "up"]);
         ip(&bed.receiver, &["link", "set", "a1", "master", "br9"]);
-        let (builder, events) = keep_events(small(engine));
+        let (builder, events) = keep_events(small(engine).take(true));
         let capture = bed.open(builder);
         let mut worker = capture.workers().pop().unwrap();
         bed.send(0, 300);
