@@ -339,7 +339,8 @@ pub struct Ledger {
     /// What the devices counted as received, compared with what the capture saw.
     pub counted: Vec<Counted>,
     /// The times of the last packets of interfaces that may have been dead since then, because no counter shows whether
-    /// they were quiet or dead.
+    /// they were quiet or dead; of an interface with a queue that was silent for a second while others received, the time
+    /// before that, also if the queue received again.
     #[serde(serialize_with = "as_unix_seconds")]
     pub quiet_since: Vec<SystemTime>,
     /// Whether a driver that ran out of cells delivers wrong packets meanwhile: igb may repeat or mix them.

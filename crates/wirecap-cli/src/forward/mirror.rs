@@ -21,7 +21,8 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A savefile that all workers record to, chunk by chunk.
 ///
-/// A file that cannot be written to any more ends the recording, not the forwarding.
+/// A file that cannot be written to any more ends the recording, not the forwarding. A reader that closes the pipe has enough
+/// packets: the others are not lost.
 #[derive(Debug)]
 pub(crate) struct Mirror {
     state: Mutex<State>,
@@ -33,6 +34,7 @@ pub(crate) struct Mirror {
 struct State {
     /// None once it has failed.
     writer: Option<Writer<TimedSink<FileSink>>>,
+    name: String,
     pipe: Option<PipeEnd>,
     failure: Option<WriteError>,
     written: u64,
@@ -66,6 +68,7 @@ impl Mirror {
         }
         let state = State {
             writer: Some(writer),
+            name: writing.name().to_owned(),
             pipe: output.pipe,
             failure: None,
             written: 0,
@@ -105,7 +108,7 @@ impl Mirror {
     }
 
     /// Ends the file with the interfaces' counts, where `interfaces` has the number of rings of each. Returns the account
-    /// of the packets, and the reason of an early end.
+    /// of the packets, and the reason of an early end that is an error.
     pub(crate) fn finish(self, ledger: &Ledger, interfaces: &[usize]) -> (Recorded, Result<(), WriteError>) {
         let mut state = self.state.into_inner().unwrap_or_else(PoisonError::into_inner);
         let started = state.started;
@@ -118,9 +121,15 @@ impl Mirror {
         let whole = state.failure.as_ref().and_then(recording::safely_written).unwrap_or(written);
         let unread = state.pipe.as_ref().map_or(0, |pipe| pipe.packets_unread(self.writing.accepted_bytes()));
         let in_file = recording::in_file(written, whole, unread);
-        let recorded =
-            Recorded { to: self.writing.name().to_owned(), written, in_file, ..Recorded::default() };
-        (recorded, state.failure.map_or(Ok(()), Err))
+        let mut recorded = Recorded { to: state.name, written, in_file, ..Recorded::default() };
+        let has_reader_left = unread > 0 || matches!(state.failure, Some(WriteError::BrokenPipe { .. }));
+        #[cfg(sabotage)]
+        let has_reader_left = has_reader_left && !crate::sabotage::is("reader-of-a-mirror-leaves-a-loss");
+        if has_reader_left {
+            recorded.reader_left(ledger.total.delivered);
+        }
+        let error = state.failure.filter(|failure| !matches!(failure, WriteError::BrokenPipe { .. }));
+        (recorded, error.map_or(Ok(()), Err))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -138,8 +147,17 @@ impl State {
     /// The first failure is reported at once.
     fn note(&mut self, outcome: Result<(), WriteError>) {
         if let Err(failure) = outcome {
-            let line = format!("warning: {}; forwarding continues without recording", one_line(&failure));
-            events::say(Kind::Loss, &line);
+            let name = &self.name;
+            let (kind, line) = match failure {
+                WriteError::BrokenPipe { .. } => {
+                    (Kind::Rotation, format!("{name}: its reader closed it; recording ends"))
+                }
+                _ => {
+                    let why = one_line(&failure);
+                    (Kind::Loss, format!("warning: {why}; forwarding continues without recording"))
+                }
+            };
+            events::say(kind, &line);
             (self.writer, self.failure) = (None, Some(failure));
         }
     }

@@ -1,5 +1,7 @@
 //! Options that select, change and record packets.
 
+use std::fs::File;
+use std::io::Read;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -145,6 +147,38 @@ fn a_mirror_whose_disk_is_full_ends_and_forwarding_continues() {
     let finished = forwarder.interrupt();
     finished.refused(1, &["No space left"]);
     bed.check_books(&serde_json::from_str(&finished.stdout).unwrap());
+}
+
+#[test]
+fn a_mirror_whose_reader_leaves_ends_and_loses_nothing() {
+    if !privileged() {
+        return;
+    }
+    let directory = TempDir::new().unwrap();
+    let fifo = directory.path().join("mirror");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let mut bed = Bed::new(1, 1500);
+    let forwarder = bed.start(&format!("--engine xdp -R 16 --mirror {}", fifo.display()));
+    forwarder.wait_for("waiting for a reader of");
+    let mut reader = File::open(&fifo).unwrap();
+    forwarder.wait_for("forwarding");
+
+    let sent = frames(1000);
+    bed.send(&sent);
+    reader.read_exact(&mut [0; 1000]).unwrap();
+    drop(reader);
+    forwarder.wait_for("mirror: its reader closed it; recording ends");
+    bed.send(&sent);
+    bed.wait_for_arrivals(2000);
+
+    let finished = forwarder.interrupt();
+    let ledger = finished.ledger();
+    assert_eq!(ledger["lossless"], true, "a reader that left is no loss: {}", finished.stderr);
+    assert!(finished.stderr.contains("mirror: its reader closed it and left "), "{}", finished.stderr);
+    let [delivered, in_file, unread] =
+        ["/delivered", "/recorded/in_file", "/recorded/unread"].map(|name| at(&ledger, name));
+    assert_eq!((delivered, in_file + unread), (2000, 2000), "{ledger:#}");
+    bed.check_books(&ledger);
 }
 
 #[test]

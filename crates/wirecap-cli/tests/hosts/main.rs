@@ -20,15 +20,20 @@ mod others;
 mod rows;
 
 use host::{Built, Lacking};
-use observe::{Mark, Target, observe};
+use observe::{Mark, Target, observe, works_by_itself};
 use wirecap_testbed::{privileged, skip_on_this_machine};
 
-/// Observes a kind of host in all ways.
+/// Observes a kind of host in all ways, first without a capture.
 #[track_caller]
 fn is_never_cut_off(kind: &str, build: fn() -> Built) {
     if !privileged() {
         return;
     }
+    let wrong = match build() {
+        Ok(host) => works_by_itself(host),
+        Err(Lacking(what)) => return lacks(kind, &what),
+    };
+    assert!(wrong.is_empty(), "{kind} does not work without a capture: {}", wrong.join("; "));
     let mut failures = Vec::new();
     for mark in [Mark::Absent, Mark::Present] {
         for target in [Target::Interface, Target::Any] {

@@ -35,6 +35,18 @@ pub(crate) enum Mark {
     Present,
 }
 
+/// The control: the client asks without a capture. Returns what was wrong.
+pub(crate) fn works_by_itself(mut host: Host) -> Vec<String> {
+    let _server = Server::start(&host.server, host.address);
+    if let Some(arrival) = host.arrival.take() {
+        arrival();
+    }
+    if !reaches(&host.client, host.address, SETTLING) {
+        return vec!["the host cannot be reached".to_owned()];
+    }
+    started(&host).finish()
+}
+
 /// Captures on the host while its client asks it, and returns what was wrong.
 pub(crate) fn observe(mut host: Host, target: Target, mark: Mark) -> Vec<String> {
     let folder = TempDir::new().unwrap();

@@ -143,10 +143,20 @@ pub(crate) fn bond_balance_xor() -> Built {
 pub(crate) fn bond_802_3ad() -> Built {
     let host = bond("802.3ad", "agg")?;
     for namespace in [&host.client, &host.namespace] {
-        let state = || fs::read_to_string("/proc/thread-self/net/bonding/agg").unwrap();
-        wait_until("LACP has negotiated", || namespace.run_in(state).unwrap().contains("Number of ports: 2"));
+        let status = || fs::read_to_string("/proc/thread-self/net/bonding/agg").unwrap();
+        wait_until("LACP has negotiated", || uses_two_ports(&namespace.run_in(status).unwrap()));
     }
     Ok(host)
+}
+
+/// Whether two ports of a bond, and their partners, are collecting and distributing.
+fn uses_two_ports(status: &str) -> bool {
+    /// The bits of these two in a port's state (IEEE 802.1AX).
+    const COLLECTS_AND_DISTRIBUTES: u8 = 0x30;
+    let states = status.lines().filter_map(|line| line.trim().strip_prefix("port state: ")?.parse().ok());
+    let states: Vec<u8> = states.collect();
+    let are_ready = states.iter().all(|state| state & COLLECTS_AND_DISTRIBUTES == COLLECTS_AND_DISTRIBUTES);
+    status.contains("Number of ports: 2") && states.len() == 4 && are_ready
 }
 
 /// The active port of a bond.
@@ -430,4 +440,21 @@ pub(crate) fn wireguard_below() -> Built {
 fn lacking(error: SetupError) -> Lacking {
     let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
     Lacking(format!("{error}{}", source.unwrap_or_default()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_of_a_bond_are_used_when_both_ends_collect_and_distribute() {
+        let status = |states: &[u8]| {
+            let states = states.iter().map(|state| format!("    port key: 15\n    port state: {state}\n"));
+            format!("Active Aggregator Info:\n\tNumber of ports: 2\n{}", states.collect::<String>())
+        };
+        assert!(uses_two_ports(&status(&[61, 61, 63, 61])));
+        assert!(!uses_two_ports(&status(&[61, 61, 61, 13])), "a partner does not collect yet");
+        assert!(!uses_two_ports(&status(&[61, 29, 61, 61])), "a port does not distribute yet");
+        assert!(!uses_two_ports(&status(&[61, 61])), "one port is missing");
+    }
 }

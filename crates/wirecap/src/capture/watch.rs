@@ -27,8 +27,10 @@ pub(crate) mod drops;
 #[cfg(all(test, not(loom), not(miri)))]
 mod history_tests;
 mod pulse;
+mod queues;
 mod sides;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,6 +60,7 @@ use crate::sync::lock;
 use crate::xdp;
 use comparison::Reset;
 use pulse::{Life, Pulse, Signs, Silence};
+use queues::Queues;
 
 /// A silence before a gap that is listed by itself.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -138,6 +141,10 @@ impl Changes {
             News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
             News::Overrun => self.overrun = true,
         }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("messages-about-the-host-ignored") {
+            return;
+        }
         self.host = true;
     }
 }
@@ -167,6 +174,7 @@ pub(super) struct Watched {
     /// The signs of life of its device, if it is on a bus.
     vital: Option<Vital>,
     pulse: Pulse,
+    queues: Queues,
     /// Packets counted up to the last check.
     packets: u64,
     /// The check before the one that found the last packet.
@@ -209,6 +217,7 @@ impl Watched {
             carrier_losses: None,
             vital: None,
             pulse: Pulse::default(),
+            queues: Queues::begin(SystemTime::now(), Instant::now()),
             packets: 0,
             last_packet: None,
             felt: SystemTime::now(),
@@ -224,6 +233,7 @@ impl Watched {
     /// Another device is captured from now on.
     fn begin_on(&mut self, device: &Device) {
         (self.vital, self.pulse) = (None, Pulse::default());
+        self.queues.begin_again();
         if !device.is_hardware() {
             return;
         }
@@ -297,6 +307,7 @@ impl Watched {
             let _ = (from, reason, obstacle, tell);
             return;
         }
+        self.queues.pause();
         let from = self.last_known_before(from.min(self.well));
         let is_news = match self.gap() {
             Some(gap) => gap.reason != reason,
@@ -599,8 +610,13 @@ impl Attached {
             return State::Well;
         }
         let now = Instant::now();
-        let packets = self.packets_seen(shared);
+        let by_queue = self.packets_by_queue(shared);
+        let packets = by_queue.values().sum::<u64>() + self.missed();
         let is_idle = self.watched.is_idle(packets, SystemTime::now());
+        // The rings of the engine `packet` are no queues of the device.
+        if matches!(self.attachment, Some(Attachment::Xdp(_))) {
+            self.watched.queues.look(&by_queue, SystemTime::now(), now);
+        }
         let Some(vital) = &self.watched.vital else { return State::Well };
         let asks = is_idle && self.can_ask();
         let interrupts = asks.then(|| vital.interrupts()).flatten();
@@ -657,12 +673,24 @@ impl Attached {
 
     /// Packets that reached the rings so far, before the filter, and the times that a ring had no cell for them.
     fn packets_seen(&self, shared: &Shared) -> u64 {
-        let seen = shared.rings_of(self.index).map(|(_, ring)| {
+        self.packets_by_queue(shared).values().sum::<u64>() + self.missed()
+    }
+
+    /// The same by the number in the rings' names, without those that had no ring.
+    fn packets_by_queue(&self, shared: &Shared) -> BTreeMap<u32, u64> {
+        let mut packets = BTreeMap::new();
+        for (_, ring) in shared.rings_of(self.index) {
             let account = ring.account();
-            account.offered + account.filtered.unwrap_or(0) + account.starved + u64::from(ring.backlog())
-        });
-        let missed = self.attachment.as_ref().map_or(0, Attachment::missed);
-        seen.sum::<u64>() + missed
+            let seen =
+                account.offered + account.filtered.unwrap_or(0) + account.starved + u64::from(ring.backlog());
+            *packets.entry(ring.identity().name.queue).or_default() += seen;
+        }
+        packets
+    }
+
+    /// Packets that had no ring.
+    fn missed(&self) -> u64 {
+        self.attachment.as_ref().map_or(0, Attachment::missed)
     }
 
     /// Whether all packets that the device counts should reach the rings, and are counted there.
@@ -891,6 +919,7 @@ mod tests {
             carrier_losses: None,
             vital: on_bus.then(Vital::default),
             pulse: Pulse::default(),
+            queues: Queues::default(),
             packets: 0,
             last_packet: None,
             felt: SystemTime::now(),

@@ -80,7 +80,7 @@ impl Events {
 
 fn link_news(datagram: &[u8]) -> impl Iterator<Item = News> {
     Messages(datagram).filter_map(|message| {
-        let link = Link::parse(message.payload())?;
+        let link = Link::parse_news(message.payload())?;
         match message.message_type() {
             libc::RTM_NEWLINK => Some(News::Link { index: link.index, up: link.has_flag(libc::IFF_UP) }),
             libc::RTM_DELLINK => Some(News::Removed { index: link.index }),

@@ -57,6 +57,15 @@ impl Link {
         })
     }
 
+    /// Reads the payload of a notification. `None` for those of a bridge, which reports its ports with the same messages:
+    /// a port that leaves the bridge still exists.
+    pub(super) fn parse_news(payload: &[u8]) -> Option<Self> {
+        let is_of_link = payload.first() == Some(&(libc::AF_UNSPEC as u8));
+        #[cfg(sabotage)]
+        let is_of_link = is_of_link || crate::sabotage::is("port-that-leaves-a-bridge-is-removed");
+        Self::parse(payload).filter(|_| is_of_link)
+    }
+
     pub(super) fn has_flag(&self, flag: libc::c_int) -> bool {
         self.flags & flag as u32 != 0
     }

@@ -91,9 +91,7 @@ impl LinkState {
 
 fn news_in(datagram: &[u8]) -> impl Iterator<Item = LinkNews> {
     Messages(datagram).filter_map(|message| {
-        // A bridge reports its ports with the same messages: one that leaves the bridge still exists.
-        let is_of_link = message.payload().first() == Some(&(libc::AF_UNSPEC as u8));
-        let link = Link::parse(message.payload()).filter(|_| is_of_link)?;
+        let link = Link::parse_news(message.payload())?;
         match message.message_type() {
             libc::RTM_NEWLINK => LinkState::of(link).map(LinkNews::Present),
             libc::RTM_DELLINK => Some(LinkNews::Gone(link.index)),

@@ -15,8 +15,8 @@ use crate::warning::Warning;
 pub enum Answer {
     /// No packet was lost.
     Yes,
-    /// No packet was lost up to this time, when the last one came. Since then an interface has been quiet or dead, and
-    /// none of its counters can tell which.
+    /// No packet was lost up to this time, when the last one came. Since then an interface or one of its queues has been
+    /// quiet or dead, perhaps for a time only, and no counter can tell which.
     Until(SystemTime),
     /// No lost packet was counted, but some may have been lost.
     NotKnown,

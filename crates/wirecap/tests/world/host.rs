@@ -8,9 +8,14 @@ use std::time::{Duration, Instant};
 
 use wirecap::device::Device;
 use wirecap::{Capture, CaptureBuilder, Engine, Event, Warning};
-use wirecap_testbed::{AfXdpSender, Stamp, Traffic, VethPair, privileged, skip_on_this_machine, wait_until};
+use wirecap_testbed::{
+    AfXdpSender, Stamp, Traffic, VethPair, privileged, redirect_by_tcx, skip_on_this_machine, wait_until,
+};
 
 use crate::bed::{A_WHILE, Bed, ip, keep_events, run, send_numbered, small, take_all};
+
+/// Longer than any test.
+const NEVER: Duration = Duration::from_secs(86_400);
 
 #[test]
 fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
@@ -61,7 +66,7 @@ fn auto_returns_an_interface_when_the_host_gets_an_address_on_it() {
 }
 
 /// Whether interfaces of this kind can be created; no kind is always available.
-fn kernel_has(bed: &Bed, kind: &str) -> bool {
+pub(crate) fn kernel_has(bed: &Bed, kind: &str) -> bool {
     let arguments = match kind {
         "" => return true,
         "vlan" => &["link", "add", "link", "a1", "name", "probe9", "type", "vlan", "id", "8"][..],
@@ -153,14 +158,23 @@ fn the_host_answers_at_an_address_that_it_gets_while_auto_captures() {
 
 /// Starts a capture of `a1` by `auto`, lets something happen, and checks that the interface is handed back for this reason and
 /// all packets before and after it are captured.
-fn hands_back_after(happens: impl FnOnce(&Bed), reason: &str) {
+fn hands_back_after<T>(happens: impl FnOnce(&Bed) -> T, reason: &str) {
+    hands_back(small(Engine::Auto), happens, reason);
+}
+
+/// As [`hands_back_after`], with a watcher whose own checks never come due: only the kernel's message causes one.
+fn hands_back_at_a_message<T>(happens: impl FnOnce(&Bed) -> T, reason: &str) {
+    hands_back(small(Engine::Auto).look_every(NEVER), happens, reason);
+}
+
+fn hands_back<T>(builder: CaptureBuilder, happens: impl FnOnce(&Bed) -> T, reason: &str) {
     let bed = Bed::new(2);
-    let (builder, events) = keep_events(small(Engine::Auto));
+    let (builder, events) = keep_events(builder);
     let capture = bed.open(builder);
     assert!(capture.interfaces()[0].reception.engine() == Engine::Xdp);
     let mut workers = capture.workers();
     (0..2).for_each(|queue| bed.send(queue, 300));
-    happens(&bed);
+    let _lasts_until_the_end = happens(&bed);
     let began = Instant::now();
     let reasons = || {
         let events = events.lock().unwrap();
@@ -179,6 +193,34 @@ fn hands_back_after(happens: impl FnOnce(&Bed), reason: &str) {
     assert_eq!(reasons(), [reason]);
     assert_eq!((taken, ledger.total.delivered), (1_200, 1_200), "{reason}: {ledger}");
     assert!(ledger.is_lossless(), "{reason}: {ledger}");
+}
+
+#[test]
+fn auto_returns_an_interface_because_of_the_kernels_message_alone() {
+    if !privileged() {
+        return;
+    }
+    let uses = [
+        (["address", "add", "10.9.9.1/24", "dev", "a1"], "the host has address 10.9.9.1/24 on it"),
+        (["route", "add", "10.9.8.0/24", "dev", "a1"], "the host's route 10.9.8.0/24 uses it"),
+    ];
+    for (command, reason) in uses {
+        hands_back_at_a_message(|bed| ip(&bed.receiver, &command), reason);
+    }
+}
+
+#[test]
+fn auto_returns_an_interface_to_a_tcx_program() {
+    if !privileged() {
+        return;
+    }
+    let bed = Bed::new(1);
+    let attach = |bed: &Bed| redirect_by_tcx(&bed.pair.receiver, &bed.pair.receiver);
+    if let Err(error) = attach(&bed) {
+        return skip_on_this_machine(&format!("this kernel has no tcx (Linux 6.6): {error}"));
+    }
+    // The kernel does not report it: the watcher must ask.
+    hands_back_after(|bed| attach(bed).unwrap(), "a tcx program handles its frames");
 }
 
 #[test]

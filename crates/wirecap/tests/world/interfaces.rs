@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
-use wirecap_testbed::{Interface, Namespace, VethPair, privileged, wait_until};
+use wirecap_testbed::{Interface, Namespace, VethPair, privileged, skip_on_this_machine, wait_until};
 
 use crate::bed::{A_WHILE, Bed, PATIENCE, ip, keep_events, obstacles, send, small, small_on, take_all};
+use crate::host::kernel_has;
 
 /// The cable is replaced by another one.
 fn replace_cable(bed: &mut Bed, away: Duration) {
@@ -210,4 +211,38 @@ fn a_short_down_is_a_gap_and_a_rename_is_not() {
     let ledger = bed.close(capture);
     assert!(ledger.unseen.iter().all(|gap| gap.reason == UnseenReason::Down), "{ledger}");
     assert!(!ledger.is_lossless(), "{ledger}");
+}
+
+/// The bridge reports it with the message for a removed interface.
+#[test]
+fn a_port_that_leaves_a_bridge_is_captured_without_a_gap() {
+    if !privileged() {
+        return;
+    }
+    for engine in [Engine::Packet, Engine::Xdp] {
+        let bed = Bed::new(1);
+        if !kernel_has(&bed, "bridge") {
+            return skip_on_this_machine("this kernel has no bridge; `make vm` boots one that has");
+        }
+        // With multicast snooping the bridge sends packets of its own.
+        ip(&bed.receiver, &["link", "add", "br9", "type", "bridge", "mcast_snooping", "0"]);
+        ip(&bed.receiver, &["link", "set", "br9", "up"]);
+        ip(&bed.receiver, &["link", "set", "a1", "master", "br9"]);
+        let (builder, events) = keep_events(small(engine).take(true));
+        let capture = bed.open(builder);
+        let mut worker = capture.workers().pop().unwrap();
+        bed.send(0, 300);
+
+        ip(&bed.receiver, &["link", "set", "a1", "nomaster"]);
+        bed.send(0, 300);
+        thread::sleep(A_WHILE);
+        bed.send(0, 300);
+
+        let taken = take_all(&mut worker).unwrap();
+        let ledger = bed.close(capture);
+        assert!(ledger.unseen.is_empty(), "a port that left its bridge was not removed: {ledger}");
+        assert_eq!(events.lock().unwrap().len(), 0, "{:?}", events.lock().unwrap());
+        assert_eq!((taken, ledger.total.offered), (900, 900), "{engine:?} {ledger}");
+        assert!(ledger.is_lossless(), "{engine:?} {ledger}");
+    }
 }

@@ -49,6 +49,8 @@ pub(crate) trait BothSides {
     fn without_ring(&mut self) -> u64;
     /// When the last packet came, at the earliest, if that is known.
     fn last_packet(&mut self) -> Option<SystemTime>;
+    /// When the last packet came before a queue fell silent alone, at the earliest, if one did.
+    fn silent_queue_since(&mut self) -> Option<SystemTime>;
     /// Waits.
     fn pause(&mut self, time: Duration);
     fn now(&mut self) -> SystemTime;
@@ -203,7 +205,10 @@ impl Comparison {
 
     /// Compares for the last time, while packets still reach the capture.
     pub(crate) fn end(&mut self, sides: &mut dyn BothSides, proof: Proof) -> Option<Reset> {
-        self.base.as_ref()?;
+        if self.base.is_none() {
+            self.quiet_since = sides.silent_queue_since();
+            return None;
+        }
         let begin = sides.now();
         let mut reset = None;
         let (now, counted) = loop {
@@ -225,10 +230,10 @@ impl Comparison {
         }
         let agreed = self.agreed;
         self.counted = counted.into_iter().map(|counted| Counted { agreed, ..counted }).collect();
-        self.note_what_is_on_the_wire(&now, sides);
-        if proof == Proof::Packets {
-            self.quiet_since = self.quiet_since(now, sides);
-        }
+        let has_all_on_wire = self.note_what_is_on_the_wire(&now, sides);
+        let quiet = if proof == Proof::Packets { self.quiet_since(now, sides) } else { None };
+        let silent = sides.silent_queue_since().filter(|_| !has_all_on_wire);
+        self.quiet_since = quiet.into_iter().chain(silent).min();
         reset
     }
 
@@ -365,8 +370,9 @@ impl Comparison {
     }
 
     /// Notes packets that the device counted before it distributed them to its queues, and no queue has. The device may
-    /// also count frames for its management controller, so they are no proof of a loss.
-    fn note_what_is_on_the_wire(&mut self, now: &Reading, sides: &mut dyn BothSides) {
+    /// also count frames for its management controller, so they are no proof of a loss. Returns whether the queues have all
+    /// packets of such a count: a queue without packets then got none.
+    fn note_what_is_on_the_wire(&mut self, now: &Reading, sides: &mut dyn BothSides) -> bool {
         let mut now = now.clone();
         let begin = now.at;
         while self.more_on_wire(&now) > 0 {
@@ -374,12 +380,14 @@ impl Comparison {
                 let more = count_of(self.more_on_wire(&now), "packet", "packets");
                 let reason = format!("the device counted {more} more than its queues");
                 let (place, not_compared) = (self.interface.clone(), Some(reason));
-                return self.counted.push(Counted { place, not_compared, ..Counted::default() });
+                self.counted.push(Counted { place, not_compared, ..Counted::default() });
+                return false;
             }
             sides.pause(PAUSE);
-            let Some(next) = Reading::take(sides) else { return };
+            let Some(next) = Reading::take(sides) else { return false };
             now = next;
         }
+        now.received.on_wire.is_some()
     }
 
     /// Packets that the device counted and no queue has.
@@ -417,6 +425,7 @@ mod tests {
         /// By how many packets the device's count is behind at each reading, the last first; then by none.
         behind: Vec<u64>,
         queue: Option<u32>,
+        silent_queue_since: Option<SystemTime>,
     }
 
     impl Fixed {
@@ -428,6 +437,7 @@ mod tests {
                 per_reading: 0,
                 behind: Vec::new(),
                 queue: None,
+                silent_queue_since: None,
             }
         }
 
@@ -456,6 +466,10 @@ mod tests {
 
         fn last_packet(&mut self) -> Option<SystemTime> {
             None
+        }
+
+        fn silent_queue_since(&mut self) -> Option<SystemTime> {
+            self.silent_queue_since
         }
 
         fn pause(&mut self, time: Duration) {
@@ -555,6 +569,21 @@ mod tests {
             sides.per_reading = per_reading;
             comparison.end(&mut sides, proof);
             assert_eq!(comparison.may_be_dead_since(), None, "{proof:?}");
+        }
+    }
+
+    #[test]
+    fn a_queue_that_was_silent_may_have_been_dead_unless_all_packets_on_the_wire_came() {
+        let silent = Some(at(7));
+        for (on_wire, beyond, since) in [(None, 0, silent), (Some(0), 3, silent), (Some(0), 0, None)] {
+            let mut sides = Fixed { silent_queue_since: silent, ..Fixed::new() };
+            sides.received.on_wire = on_wire;
+            let mut comparison = Comparison::begin("eth7", &mut sides);
+            sides.pass(10);
+            sides.received.on_wire = on_wire.map(|count| count + 10 + beyond);
+            comparison.end(&mut sides, Proof::Alive);
+            assert_eq!(comparison.may_be_dead_since(), since, "{on_wire:?}, {beyond} beyond");
+            assert!(is_in_order(comparison.counted()), "{:?}", comparison.counted());
         }
     }
 

@@ -46,11 +46,15 @@ impl BothSides for Sides<'_> {
     }
 
     fn without_ring(&mut self) -> u64 {
-        self.attached.attachment.as_ref().map_or(0, Attachment::missed)
+        self.attached.missed()
     }
 
     fn last_packet(&mut self) -> Option<SystemTime> {
         self.attached.watched.last_packet
+    }
+
+    fn silent_queue_since(&mut self) -> Option<SystemTime> {
+        self.attached.watched.queues.silent_since()
     }
 
     fn pause(&mut self, time: Duration) {
