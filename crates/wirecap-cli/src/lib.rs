@@ -254,6 +254,7 @@ mod tests {
         // The contents of a configuration file are tested with the service.
         let has_file = |words: &Vec<String>| words.iter().any(|word| word == "--config");
         for words in man::tests::commands().into_iter().filter(|words| !has_file(words)) {
+            let words = bare::with_command(words.into_iter().map(OsString::from).collect());
             let parsed = Cli::try_parse_from(&words);
             assert!(parsed.is_ok(), "{words:?}: {}", parsed.unwrap_err());
         }
