@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Measure only recorders whose names contain this text, or one of several
     #[arg(long)]
     only: Vec<String>,
+    /// Measure wirecap only with its default options
+    #[arg(long)]
+    defaults: bool,
     /// Also measure this executable, another build of wirecap, in alternation with the current build
     #[arg(long)]
     before: Option<PathBuf>,
@@ -152,6 +155,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
     }
     let is_wanted = |contender: &Contender| arguments.only.iter().any(|text| contender.name.contains(text));
     contenders.retain(|contender| arguments.only.is_empty() || is_wanted(contender));
+    contenders.retain(|contender| !(arguments.defaults && contender.name.ends_with(BARE)));
     if effort.choose(false, true) {
         contenders.retain(|contender| QUICK.contains(&contender.name.as_str()));
     }
