@@ -7,6 +7,9 @@ use std::mem;
 const OWN: [&str; 5] = ["-h", "--help", "-V", "--version", "-D"];
 /// Letters of tcpdump that change only what is printed. They have no effect beside `-w`.
 const PRINT_ONLY: &str = "AeHKNOStuxX#";
+/// The same of its long flags.
+const LONG_PRINT_ONLY: [&str; 5] =
+    ["--number", "--micro", "--nano", "--absolute-tcp-sequence-numbers", "--dont-verify-checksums"];
 /// Letters of tcpdump and of `wirecap capture` whose value is the rest of the word or the next word.
 const WITH_VALUE: &str = "aBbcCEfFGijMmQRrsTVwWyzZ";
 
@@ -99,10 +102,28 @@ fn of_capture(divided: Vec<Word>) -> Vec<OsString> {
                 size.push("K");
                 words.push(size);
             }
-            Word::Long(word) | Word::Other(word) => words.push(word),
+            Word::Long(word) => words.extend(long_of_capture(word, &mut is_kibibytes)),
+            Word::Other(word) => words.push(word),
         }
     }
     words
+}
+
+/// A long flag of tcpdump as `wirecap capture` has it. Sets whether the next word is a size in KiB.
+fn long_of_capture(word: OsString, is_kibibytes: &mut bool) -> Vec<OsString> {
+    let text = word.to_str().unwrap_or_default();
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
+    match (name, value) {
+        (name, _) if LONG_PRINT_ONLY.contains(&name) => Vec::new(),
+        ("--buffer-size", Some(size)) => vec!["--buffer".into(), format!("{size}K").into()],
+        ("--buffer-size", None) => {
+            *is_kibibytes = true;
+            vec!["--buffer".into()]
+        }
+        ("--snapshot-length", Some(bytes)) => vec!["-s".into(), bytes.into()],
+        ("--snapshot-length", None) => vec!["-s".into()],
+        _ => vec![word],
+    }
 }
 
 #[cfg(test)]
@@ -127,6 +148,9 @@ mod tests {
             ("wirecap -r in.pcap -w out.pcap tcp", "wirecap capture -r in.pcap -w out.pcap tcp"),
             ("wirecap -i eth1 -B 4096 -s0 -w -", "wirecap capture -i eth1 --buffer 4096K -s 0 -w -"),
             ("wirecap -i eth1 --write=f", "wirecap capture -i eth1 --write=f"),
+            ("wirecap -i eth1 --number --nano -w f", "wirecap capture -i eth1 -w f"),
+            ("wirecap --buffer-size 64 -i eth1 -w f", "wirecap capture --buffer 64K -i eth1 -w f"),
+            ("wirecap --snapshot-length=96 -i eth1 -w f", "wirecap capture -s 96 -i eth1 -w f"),
             ("wirecap -i eth1 -c 5 -- -w", "wirecap show -i eth1 -c 5 -- -w"),
         ] {
             assert_eq!(command(line), meant);

@@ -95,7 +95,7 @@ impl ControlOptions {
             }
             Err(error @ ClaimError::Taken { .. }) => Err(Failure::Failed(error.to_string().into())),
             Err(error) => {
-                // Told once the capture is open: until then, the user has other worries.
+                // Reported once the capture is open: an error of opening matters more.
                 Ok(Claim { http, fault: Some(error), ..unreachable(name) })
             }
         }

@@ -68,8 +68,8 @@ impl From<OpenError> for Failure {
             }
             error if error.lacks_net_raw() => {
                 let program = env::current_exe().unwrap_or_else(|_| "wirecap".into());
-                let way = format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
-                Self::Failed(format!("{}\n{way}", causes(&error)).into())
+                let advice = format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
+                Self::Failed(format!("{}\n{advice}", causes(&error)).into())
             }
             error => Self::Failed(error.into()),
         }

@@ -9,7 +9,8 @@
 //! second is reported, too, and a file or pipe on which the writer spends most of its time while
 //! packets are lost.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::iter;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -155,16 +156,14 @@ fn watch(capture: &Capture, writing: Option<&Writing>, control: &Control, done: 
 
 /// The line about interfaces from which nothing has arrived.
 fn silence(names: &[String]) -> String {
-    let seconds = SILENCE.as_secs();
-    match names {
-        [name] => format!(
-            "no packets for {seconds} s: is the link of {name} up, does the filter match? wirecap doctor {name} shows more"
-        ),
-        names => format!(
-            "no packets for {seconds} s: are the links up, does the filter match? wirecap doctor {} shows more",
-            names.join(" ")
-        ),
-    }
+    // Each once: several of its queues may be named. Without a name, doctor looks at all interfaces.
+    let devices: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| *name != "any").collect();
+    let doctor: Vec<&str> = iter::once("wirecap doctor").chain(devices).collect();
+    format!(
+        "no packets for {} s: is the link up, does the filter match? {} shows more",
+        SILENCE.as_secs(),
+        doctor.join(" ")
+    )
 }
 
 /// Detects that packets wait in the pools for the output.

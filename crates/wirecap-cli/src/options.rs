@@ -189,6 +189,18 @@ impl CaptureOptions {
         self.interfaces.sources.iter().map(|source| source.device().to_owned()).collect()
     }
 
+    /// The first option given that has no effect on recordings.
+    pub(crate) fn live_flag(&self) -> Option<&'static str> {
+        let given = [
+            (self.duration.is_some(), "--duration"),
+            (self.interfaces.snap_len != wirecap::DEFAULT_SNAP_LEN, "-s"),
+            (self.direction.is_some(), "-Q"),
+            (self.engine.engine != EngineName::Auto, "--engine"),
+            (self.engine.take, "--take"),
+        ];
+        given.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
+    }
+
     /// Reports options that have no effect on a capture with one worker.
     pub(crate) fn warn_of_one_worker(&self) {
         if self.engine.threshold.is_some() {

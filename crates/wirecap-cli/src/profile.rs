@@ -145,6 +145,8 @@ struct Profile {
     /// By ring: bytes of its packets on the wire.
     bytes: Vec<u64>,
     packets: u64,
+    /// Packets without a time, which are in no bin.
+    untimed: u64,
     /// The first and the last time, in nanoseconds since the epoch.
     times: Option<(u64, u64)>,
 }
@@ -157,6 +159,7 @@ impl Profile {
             counts: vec![BTreeMap::new(); rings.len()],
             bytes: vec![0; rings.len()],
             packets: 0,
+            untimed: 0,
             times: None,
         }
     }
@@ -170,8 +173,10 @@ impl Profile {
             self.rings.push(chunk.ring().to_string());
         }
         for packet in chunk {
-            let time = packet.timestamp().unwrap_or_default().unix_nanos();
-            self.count(chunk.ring_index(), time, packet.wire_len());
+            match packet.timestamp() {
+                Some(time) => self.count(chunk.ring_index(), time.unix_nanos(), packet.wire_len()),
+                None => self.untimed += 1,
+            }
         }
     }
 
@@ -229,8 +234,12 @@ impl Profile {
     /// A row per ring for the terminal: its packets, its mean and highest rate, and how they went.
     fn chart(&self) -> String {
         let bins = self.bins();
-        if bins == 0 {
+        if bins == 0 && self.untimed == 0 {
             return "no packets arrived".to_owned();
+        }
+        let untimed = size::count_of(self.untimed, "packet has", "packets have");
+        if bins == 0 {
+            return format!("{untimed} no time");
         }
         let columns = (CHART_COLUMNS as u64).min(bins) as usize;
         let first = self.first_bin();
@@ -259,6 +268,9 @@ impl Profile {
                 grouped(total),
                 grouped(most.into()),
             );
+        }
+        if self.untimed > 0 {
+            text += &format!("{untimed} no time, and are not shown\n");
         }
         text.pop();
         text

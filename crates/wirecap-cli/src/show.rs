@@ -18,6 +18,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::failure::Failure;
 use crate::signals::Interruption;
+use crate::sink;
 use flags::Flags;
 
 /// Decode packets, live or from a file, with tcpdump or tshark
@@ -117,7 +118,7 @@ impl Source {
 
         if named.is_empty()
             && let Some(first) = flags.first_word
-            && Path::new(&flags.of_decoder[first]).is_file()
+            && Path::new(&flags.of_decoder[first]).metadata().is_ok_and(|metadata| !metadata.is_dir())
         {
             named.push(Self::File(flags.of_decoder.remove(first).into()));
         }
@@ -131,7 +132,7 @@ impl Source {
             (Self::File(_), Some(flag)) => {
                 Err(Failure::Usage(format!("{flag} has no effect on a file: omit it")))
             }
-            (Self::File(_), None) if arguments.engine.is_some() => {
+            (Self::File(_), None) if arguments.engine.is_some() || flags.engine.is_some() => {
                 Err(Failure::Usage("--engine has no effect on a file: omit it".to_owned()))
             }
             _ => Ok(source),
@@ -162,11 +163,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     };
     let mut capturing = None;
-    let is_direct = source.is_standard_input() && flags.filter.is_none() && flags.of_capture.is_empty();
+    let engine = arguments.engine.as_deref().or(flags.engine.as_deref());
+    // A decoder reads a pipe without delay, but nothing compressed.
+    let is_direct = source.is_standard_input()
+        && !sink::is_regular_file(io::stdin())
+        && flags.filter.is_none()
+        && flags.of_capture.is_empty();
     let input = match is_direct {
         true => Stdio::inherit(),
         false => {
-            let (mut capture, packets) = packets(&source, arguments.engine.as_deref(), decoder, &flags)?;
+            let (mut capture, packets) = packets(&source, engine, decoder, &flags)?;
             begin_with(&capture);
             if !has_begun(&packets)? {
                 // The decoder would only complain about an empty file.

@@ -37,7 +37,7 @@ use tally::Tally;
 )]
 pub(crate) struct Arguments {
     /// Directories with all below them, files, or patterns such as 'rec/*.zst', then a filter; with -i and -r, only a filter
-    #[arg(value_name = "DIR|FILTER")]
+    #[arg(value_name = "DIR|FILTER", required_unless_present_any = ["interfaces", "read", "list_interfaces"])]
     words: Vec<String>,
 
     /// Only packets from this time on, as in wirecap find
@@ -48,12 +48,16 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "TIME", value_parser = clock::time, allow_hyphen_values = true, conflicts_with_all = ["interfaces", "read"])]
     to: Option<u64>,
 
-    /// Number of addresses and of ports to list
-    #[arg(long, value_name = "N", default_value_t = 10, help_heading = END_AND_OUTPUT)]
+    /// Number of protocols, addresses and ports to list
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = at_least_one, help_heading = END_AND_OUTPUT)]
     most: usize,
 
     #[command(flatten)]
     options: CaptureOptions,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|number| *number > 0).ok_or_else(|| "expected a number above 0".to_owned())
 }
 
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -111,6 +115,9 @@ fn collect(capture: &Capture, options: &CaptureOptions, tally: &mut Tally) -> Re
 
 fn of_recordings(arguments: &Arguments) -> Result<(), Failure> {
     clock::check_order(arguments.from, arguments.to).map_err(Failure::Usage)?;
+    if let Some(flag) = arguments.options.live_flag() {
+        return Err(Failure::Usage(format!("{flag} has no effect on recordings: omit it")));
+    }
     let (segments, filter) = places_and_filter(&arguments.words)?;
     let filter = (!filter.is_empty()).then(|| FilterRequest::from(filter));
     let mut query = Query::new(filter, None, arguments.from, arguments.to);

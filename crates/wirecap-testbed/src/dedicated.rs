@@ -38,12 +38,12 @@ fn locked(number: u32) -> Option<(PathBuf, File)> {
     (directory.try_lock().is_ok() && path.exists()).then_some((path, directory))
 }
 
-/// Removes the directories of processes that have ended: nobody has their locks.
+/// Removes the directories of processes that have ended: no process holds their locks.
 fn remove_those_of_the_dead() {
     for entry in fs::read_dir(env::temp_dir()).into_iter().flatten().flatten() {
         let is_for_marks = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
-        let Some(directory) = File::open(entry.path()).ok().filter(|_| is_for_marks) else { continue };
-        if directory.try_lock().is_ok() {
+        // Others' entries are not opened: opening a FIFO would wait for its writer.
+        if is_for_marks && File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok()) {
             let _another_process_may_have_removed_it = fs::remove_dir_all(entry.path());
         }
     }

@@ -13,6 +13,8 @@ pub(super) struct Flags {
     pub(super) interface: Option<String>,
     /// The savefile, if it is named among the decoder's flags, as in `-nr FILE`.
     pub(super) read: Option<PathBuf>,
+    /// The capture engine, if it is named there.
+    pub(super) engine: Option<String>,
     /// The first flag that has no effect on a file.
     pub(super) live_only: Option<String>,
     /// Where the first word that is neither a flag nor a value is in `of_decoder`.
@@ -44,6 +46,8 @@ enum Use {
     Interface,
     /// The savefile, an option of `show`.
     Read,
+    /// The capture engine, an option of `show`.
+    Engine,
     /// Has no effect: the capture does so anyway.
     Nothing,
     /// Rejected, with the reason.
@@ -59,18 +63,22 @@ const NO_MONITOR: &str = "set the interface to monitor mode with iw before";
 /// Letters by use; those with a value take the rest of the word or the next word.
 fn of_tcpdump(letter: char) -> Option<Use> {
     Some(match letter {
-        'A' | 'b' | 'e' | 'f' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v'
-        | 'x' | 'X' | '#' => Use::Decode,
+        'A' | 'b' | 'e' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v' | 'x'
+        | 'X' | '#' => Use::Decode,
         'c' | 'E' | 'F' | 'm' | 'M' | 'T' => Use::DecodeValue,
         'p' => Use::Capture("-p"),
         's' => Use::CaptureValue("-s"),
         'Q' => Use::CaptureValue("-Q"),
         'B' => Use::Buffer("K"),
-        'U' => Use::Nothing,
+        // tcpdump refuses -f for a file, and prints no names of foreign hosts that -f would prevent.
+        'f' | 'U' => Use::Nothing,
         'i' => Use::Interface,
         'r' => Use::Read,
-        'w' | 'C' | 'G' | 'W' | 'z' | 'Z' | 'V' => Use::No(NO_FILE),
-        'D' | 'L' | 'J' | 'd' | 'y' => Use::No(NO_LIST),
+        'w' | 'C' | 'G' | 'W' | 'z' | 'Z' => Use::No(NO_FILE),
+        'V' => Use::No("show reads one file; wirecap find FILE... | wirecap show -r - reads several"),
+        'D' | 'L' | 'J' => Use::No(NO_LIST),
+        'd' => Use::No("tcpdump -d prints the program of a filter"),
+        'y' => Use::No("packets have the link layer of their interface: omit it"),
         'j' => Use::No(NO_CLOCK),
         'I' => Use::No(NO_MONITOR),
         _ => return None,
@@ -94,11 +102,22 @@ fn of_tcpdump_long(name: &str) -> Option<Use> {
         "direction" => Use::CaptureValue("-Q"),
         "buffer-size" => Use::Buffer("K"),
         "immediate-mode" | "packet-buffered" => Use::Nothing,
-        "interface" => Use::Interface,
         "list-interfaces" | "list-data-link-types" | "list-time-stamp-types" | "linktype" => Use::No(NO_LIST),
         "time-stamp-type" => Use::No(NO_CLOCK),
         "monitor-mode" => Use::No(NO_MONITOR),
         "relinquish-privileges" => Use::No(NO_FILE),
+        _ => return None,
+    })
+}
+
+/// Options of `show`, which may also follow those of the decoder.
+fn of_show(name: &str) -> Option<Use> {
+    Some(match name {
+        "interface" => Use::Interface,
+        "read" => Use::Read,
+        "filter" => Use::Filter,
+        "engine" => Use::Engine,
+        "with" => Use::No("write it before the flags of the decoder"),
         _ => return None,
     })
 }
@@ -136,7 +155,6 @@ fn of_tshark_long(name: &str) -> Option<Use> {
         "no-promiscuous-mode" => Use::Capture("-p"),
         "snapshot-length" => Use::CaptureValue("-s"),
         "buffer-size" => Use::Buffer("M"),
-        "interface" => Use::Interface,
         "read-file" => Use::Read,
         "list-interfaces" | "list-data-link-types" | "linktype" | "list-time-stamp-types" => Use::No(NO_LIST),
         "time-stamp-type" => Use::No(NO_CLOCK),
@@ -168,10 +186,10 @@ impl Flags {
             } else if let Some(long) = text.strip_prefix("--") {
                 let (name, value) =
                     long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
-                let found = match decoder {
+                let found = of_show(name).or_else(|| match decoder {
                     Decoder::Tcpdump => of_tcpdump_long(name),
                     Decoder::Tshark => of_tshark_long(name),
-                };
+                });
                 divided.add(decoder, &format!("--{name}"), found, value.map(OsStr::new), &mut words)?;
             } else {
                 divided.add_letters(decoder, &text[1..], &mut words)?;
@@ -248,17 +266,24 @@ impl Flags {
                 self.of_capture.extend(["--buffer".into(), size]);
                 return Ok(true);
             }
-            Some(Use::Interface) => {
-                self.interface = Some(value()?.to_string_lossy().into_owned());
-                return Ok(true);
-            }
             Some(Use::Read) => {
-                self.read = Some(value()?.into());
-                return Ok(true);
+                let file = value()?.into();
+                return match self.read.replace(file) {
+                    Some(_) => Err(format!("{flag} is given twice")),
+                    None => Ok(true),
+                };
             }
-            Some(Use::Filter) => {
-                self.filter = Some(value()?.to_string_lossy().into_owned());
-                return Ok(true);
+            Some(found @ (Use::Interface | Use::Engine | Use::Filter)) => {
+                let text = value()?.to_string_lossy().into_owned();
+                let place = match found {
+                    Use::Interface => &mut self.interface,
+                    Use::Engine => &mut self.engine,
+                    _ => &mut self.filter,
+                };
+                return match place.replace(text) {
+                    Some(_) => Err(format!("{flag} is given twice")),
+                    None => Ok(true),
+                };
             }
         }
         Ok(false)
@@ -314,6 +339,9 @@ mod tests {
             (Tcpdump, "-k", "-k is neither"),
             (Tcpdump, "-c", "-c needs a value"),
             (Tcpdump, "-ni", "-i needs a value"),
+            (Tcpdump, "-ni eth0 -i eth1", "-i is given twice"),
+            (Tcpdump, "-nr a -r b", "-r is given twice"),
+            (Tcpdump, "-n --with tshark", "--with: write it before"),
             (Tshark, "-a duration:5", "-a: end show with -c"),
         ] {
             let error = divide(decoder, line).unwrap_err();
@@ -337,6 +365,9 @@ mod tests {
         assert_eq!(live.of_decoder[live.first_word.unwrap()], "port");
         let read = flags(Decoder::Tcpdump, "-nr f.pcap -A").unwrap();
         assert_eq!((read.read, read.first_word), (Some("f.pcap".into()), None));
+        let own = flags(Decoder::Tcpdump, "-nf --engine xdp --interface=eth1 --filter udp").unwrap();
+        assert_eq!((own.engine.as_deref(), own.interface.as_deref()), (Some("xdp"), Some("eth1")));
+        assert_eq!((own.filter.as_deref(), own.of_decoder), (Some("udp"), vec![OsString::from("-n")]));
         let long = flags(Decoder::Tshark, "--read-file=f.pcap -V").unwrap();
         assert_eq!(long.read, Some("f.pcap".into()));
     }

@@ -90,17 +90,17 @@ fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
     }
     if let Some(seconds) = tally.duration() {
         let rate = |count: f64, unit| format!("{}{unit}/s", human_rate(count / seconds));
-        let highest = tally.highest();
+        let (timed, highest) = (tally.timed(), tally.highest());
         writeln!(
             out,
             "rate      {}, {} in {seconds:.3} s",
-            rate(all.packets as f64, "packets"),
-            rate(all.bytes as f64 * 8.0, "bit")
+            rate(timed.packets as f64, "packets"),
+            rate(timed.bytes as f64 * 8.0, "bit")
         )?;
         writeln!(
             out,
-            "highest   {} packets, {}bit in one second",
-            grouped(highest.packets),
+            "highest   {}, {}bit in a second of the clock",
+            count_of(highest.packets, "packet", "packets"),
             human_rate(highest.bytes as f64 * 8.0)
         )?;
     }
@@ -115,12 +115,9 @@ fn write(out: &mut String, tally: &Tally, most: usize) -> fmt::Result {
     table(out, "bytes", sizes.map(|(index, count)| (class(index), *count)), all)?;
     let mut protocols: Vec<_> = tally.protocols.iter().map(|(protocol, count)| (*protocol, *count)).collect();
     protocols.sort_by_key(|(_, count)| std::cmp::Reverse(count.bytes));
-    table(
-        out,
-        "protocol",
-        protocols.into_iter().map(|(protocol, count)| (protocol.to_string(), count)),
-        all,
-    )?;
+    let listed = protocols.into_iter().take(most);
+    table(out, "protocol", listed.map(|(protocol, count)| (protocol.to_string(), count)), all)?;
+    rest(out, tally.protocols.len(), most, "protocol", "protocols")?;
     let addresses = top(&tally.addresses, most).into_iter();
     table(out, "address", addresses.map(|(address, count)| (address.to_string(), count)), all)?;
     rest(out, tally.addresses.len(), most, "address", "addresses")?;
@@ -163,8 +160,8 @@ fn table(
 pub(super) fn json(tally: &Tally, most: usize) -> Value {
     let counted =
         |name: Value, count: &Count| json!({ "name": name, "packets": count.packets, "bytes": count.bytes });
-    let rate = |count: u64| tally.duration().map(|seconds| count as f64 / seconds);
-    let highest = tally.highest();
+    let rate = |count: f64| tally.duration().map(|seconds| count / seconds);
+    let (timed, highest) = (tally.timed(), tally.highest());
     let is_timed = tally.times.is_some();
     json!({
         "packets": tally.all.packets,
@@ -173,8 +170,8 @@ pub(super) fn json(tally: &Tally, most: usize) -> Value {
         "untimed": tally.untimed,
         "first": tally.times.map(|(first, _)| first),
         "last": tally.times.map(|(_, last)| last),
-        "packets_per_second": rate(tally.all.packets),
-        "bits_per_second": rate(tally.all.bytes * 8),
+        "packets_per_second": rate(timed.packets as f64),
+        "bits_per_second": rate(timed.bytes as f64 * 8.0),
         "packets_in_highest_second": is_timed.then_some(highest.packets),
         "bits_in_highest_second": is_timed.then_some(highest.bytes * 8),
         "sizes": tally.sizes.iter().enumerate().map(|(index, count)| {
@@ -216,6 +213,18 @@ mod tests {
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
         assert!(text.contains("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"), "{text}");
         assert!(text.contains("the highest of each 17 s"), "{text}");
+    }
+
+    #[test]
+    fn packets_without_a_time_are_in_no_rate() {
+        let mut tally = Tally::default();
+        let at = |seconds: u64| Some(Timestamp::from_unix_nanos(seconds * 1_000_000_000));
+        for time in [at(5), None, None, None, at(6)] {
+            tally.add(LinkType::ETHERNET, time, 100, &[0; 100]);
+        }
+        let json = json(&tally, 1);
+        assert_eq!((&json["packets_per_second"], &json["bits_per_second"]), (&2.0.into(), &1600.0.into()));
+        assert_eq!((&json["packets"], &json["untimed"]), (&5.into(), &3.into()));
     }
 
     #[test]

@@ -123,6 +123,14 @@ impl Tally {
         (first < last).then(|| (last - first) as f64 / NANOS as f64)
     }
 
+    /// Packets with a time.
+    pub(super) fn timed(&self) -> Count {
+        self.seconds.values().fold(Count::default(), |sum, count| Count {
+            packets: sum.packets + count.packets,
+            bytes: sum.bytes + count.bytes,
+        })
+    }
+
     /// The highest counts of packets and of bytes in one second of the clock.
     pub(super) fn highest(&self) -> Count {
         self.seconds.values().fold(Count::default(), |highest, count| Count {
