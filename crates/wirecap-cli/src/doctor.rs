@@ -1,4 +1,4 @@
-//! `wirecap doctor`: finds settings of this host that lose or falsify packets, and fixes them.
+//! `wirecap doctor`: finds settings of this host that lose or alter packets, and fixes them.
 //!
 //! Reading and evaluation are separate: a [`Host`] holds the readings, which `--record` writes and `--from` evaluates
 //! without this host.
@@ -29,7 +29,7 @@ use host::Host;
 use read::Scope;
 pub(crate) use report::wrapped;
 
-/// Find settings of this host that lose or falsify packets, and fix them
+/// Find settings of this host that lose or alter packets, and fix them
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 0 no findings, 1 failed, 2 wrong usage, 3 findings.\n\
     Nothing is changed without --fix. Settings that cannot be read are listed; their state is unknown.")]

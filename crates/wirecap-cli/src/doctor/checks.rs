@@ -3,7 +3,7 @@
 //! Limits depend on the speed of the link, if it is known: the time in which the shortest frames
 //! fill a ring must be at least twice the coalescing time, and at least twice the wake-up time from
 //! an idle state. GRO is a *note* if `auto` selects `xdp` in the driver, where the program sees
-//! frames before GRO; otherwise the finding is *falsifies*. TSO and GSO matter only if the host
+//! frames before GRO; otherwise the finding is *alters*. TSO and GSO matter only if the host
 //! itself sends. VLAN offload matters to `xdp` on hardware; on a veth that of the other end does,
 //! which hands over tags beside the frames. Unless that end is known to put tags into the frames, a
 //! warning and the verdict report that tags may be lost.

@@ -1,6 +1,6 @@
 //! The finding of a check: evidence, effect, and the change that fixes it.
 //!
-//! The severity sorts the list: *loses* (packets were lost, or none can arrive), *falsifies*
+//! The severity sorts the list: *loses* (packets were lost, or none can arrive), *alters*
 //! (captured packets differ from the wire), *may lose* (packets may be lost under load, or the
 //! capture cannot be opened), *costs* (CPU time or memory), *note*. Values that could not be read
 //! are listed with the reason.
@@ -16,7 +16,7 @@ pub(crate) enum Severity {
     /// Packets were lost, or none can arrive.
     Loses,
     /// Packets are captured otherwise than they were on the wire.
-    Falsifies,
+    Alters,
     /// Packets are lost under load, or a capture cannot be opened.
     MayLose,
     /// Processor time or memory is wasted.
@@ -29,7 +29,7 @@ impl Severity {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Loses => "loses packets",
-            Self::Falsifies => "falsifies packets",
+            Self::Alters => "alters packets",
             Self::MayLose => "may lose packets",
             Self::Costs => "costs time or memory",
             Self::Note => "note",
@@ -41,7 +41,7 @@ impl Severity {
         let words = match (self, count) {
             (_, 1) | (Self::MayLose, _) => self.words(),
             (Self::Loses, _) => "lose packets",
-            (Self::Falsifies, _) => "falsify packets",
+            (Self::Alters, _) => "alter packets",
             (Self::Costs, _) => "cost time or memory",
             (Self::Note, _) => "notes",
         };
@@ -49,7 +49,7 @@ impl Severity {
     }
 }
 
-/// Something on this host that loses or falsifies packets.
+/// Something on this host that loses or alters packets.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Finding {
     /// The check's name: short, stable, for programs.

@@ -50,7 +50,7 @@ fn unseen_text(diagnosis: &Diagnosis) -> String {
 
 /// `5 findings: 1 loses packets, 4 costs`.
 pub(crate) fn count_words(findings: &[Finding]) -> String {
-    let kinds = [Severity::Loses, Severity::Falsifies, Severity::MayLose, Severity::Costs, Severity::Note];
+    let kinds = [Severity::Loses, Severity::Alters, Severity::MayLose, Severity::Costs, Severity::Note];
     let count = |severity: Severity| findings.iter().filter(|finding| finding.severity == severity).count();
     let counts: Vec<String> = kinds
         .into_iter()

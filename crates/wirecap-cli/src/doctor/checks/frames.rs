@@ -37,7 +37,7 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
             .so("--engine auto is not affected here. The engine packet and programs on the libpcap drop-in see packets of up to 64 KiB that were never on the wire.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     } else if merged("rx-gro") {
-        let finding = Finding::of_nic(nic, "gro", Severity::Falsifies, "GRO merges received TCP segments")
+        let finding = Finding::of_nic(nic, "gro", Severity::Alters, "GRO merges received TCP segments")
             .so("Captured packets of up to 64 KiB were never on the wire: their number, lengths and times are wrong.");
         diagnosis.found(feature_off(nic, "rx-gro", finding));
     }
@@ -46,7 +46,7 @@ fn merging(nic: &Nic, diagnosis: &mut Diagnosis) {
             let finding = Finding::of_nic(
                 nic,
                 check,
-                Severity::Falsifies,
+                Severity::Alters,
                 format!("the device merges received TCP segments ({words})"),
             );
             let finding = finding.so(
@@ -80,7 +80,7 @@ fn cutting(nic: &Nic, diagnosis: &mut Diagnosis) {
     };
     let names: Vec<&str> = active.iter().map(|name| name.as_str()).collect();
     let title = "sent TCP data is captured before segmentation (TSO, GSO)";
-    let finding = Finding::of_nic(nic, "segmentation", Severity::Falsifies, title)
+    let finding = Finding::of_nic(nic, "segmentation", Severity::Alters, title)
         .seen(format!("ethtool -k {}", nic.name), format!("on: {}", names.join(", ")))
         .so("Packets that this host sends are captured with up to 64 KiB, before they are segmented. Received packets are not affected.")
         .changes(format!("ethtool -K {} tso off gso off", nic.name), active.iter().map(change));
@@ -97,7 +97,7 @@ fn vlan(nic: &Nic, diagnosis: &mut Diagnosis) {
             let finding = Finding::of_nic(
                 nic,
                 "vlan-offload",
-                Severity::Falsifies,
+                Severity::Alters,
                 "the device removes VLAN tags from received frames",
             );
             let finding = finding.so(

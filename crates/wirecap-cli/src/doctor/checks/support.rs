@@ -205,7 +205,7 @@ fn clock(nic: &Nic, diagnosis: &mut Diagnosis) {
     if offset.unsigned_abs() > CLOCK_TOLERANCE_NANOS {
         let title = format!("the device's clock is off by {}", duration(offset.unsigned_abs()));
         let direction = if offset > 0 { "ahead of" } else { "behind" };
-        let finding = Finding::of_nic(nic, "device-clock", Severity::Falsifies, title)
+        let finding = Finding::of_nic(nic, "device-clock", Severity::Alters, title)
             .seen(&clock.file, format!("{} {direction} the system's clock", duration(offset.unsigned_abs())))
             .so("Hardware timestamps are wrong by that much and do not match other interfaces.")
             .command(format!("phc_ctl {} set", nic.name))
