@@ -342,7 +342,7 @@ fn record<O: Outlet>(
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
-    let reported = options.report_briefly(&ledger, arguments.verbose > 0);
+    let reported = options.report_briefly(&ledger, arguments.verbose > 0, arguments.hint());
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
     reported.and(outcome)
@@ -361,6 +361,11 @@ impl Arguments {
             true => "standard output".to_owned(),
             false => self.write.display().to_string(),
         }
+    }
+
+    /// Where the counts are; not for a command that shows the packets of this one.
+    fn hint(&self) -> &'static str {
+        if output::is_standard_output(&self.write) { "" } else { " (-v shows the counts)" }
     }
 
     fn place<'a>(&'a self, plan: &'a Plan) -> Place<'a> {

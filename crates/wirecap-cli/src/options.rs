@@ -260,10 +260,15 @@ impl CaptureOptions {
     }
 
     /// As [`report`](Self::report), with [`show_briefly`].
-    pub(crate) fn report_briefly(&self, ledger: &Ledger, is_verbose: bool) -> Result<(), Failure> {
+    pub(crate) fn report_briefly(
+        &self,
+        ledger: &Ledger,
+        is_verbose: bool,
+        hint: &str,
+    ) -> Result<(), Failure> {
         match is_verbose {
             true => show(ledger),
-            false => show_briefly(ledger, " (-v shows the counts)"),
+            false => show_briefly(ledger, hint),
         }
         self.report_json(ledger)
     }
@@ -346,8 +351,11 @@ pub(crate) fn show_briefly(ledger: &Ledger, hint: &str) {
     if needs_table(ledger) {
         return show(ledger);
     }
-    let hint = if io::stderr().is_terminal() { hint } else { "" };
-    show_warnings(ledger, || eprintln!("{}{hint}", ledger.verdict()));
+    let verdict = ledger.verdict();
+    // A verdict with a remark fills the line.
+    let has_room = io::stderr().is_terminal() && !verdict.contains('(');
+    let hint = if has_room { hint } else { "" };
+    show_warnings(ledger, || eprintln!("{verdict}{hint}"));
 }
 
 /// Calls `show` between the warnings that were not printed at the beginning.

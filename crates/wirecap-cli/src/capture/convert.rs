@@ -139,7 +139,7 @@ pub(super) fn run<S: Sink>(
         announce(&format!("omitted, because pcap cannot store it: {left_out}"));
     }
     let ledger = ledger(source, is_unreadable, account, recorded, begun.elapsed());
-    options.report_briefly(&ledger, arguments.verbose > 0)?;
+    options.report_briefly(&ledger, arguments.verbose > 0, arguments.hint())?;
     output::unless_broken_pipe(outcome).and(Failure::unless_lossless(&ledger))
 }
 
