@@ -393,7 +393,14 @@ mod tests {
         heads
     }
 
+    /// Miri takes a second for a case.
+    fn cases() -> ProptestConfig {
+        if cfg!(miri) { ProptestConfig::with_cases(8) } else { ProptestConfig::default() }
+    }
+
     proptest! {
+        #![proptest_config(cases())]
+
         /// Runs of packets have the same time, as after one reading of the clock, which does not go back.
         #[test]
         fn times_that_are_not_read_are_those_that_were_written(
