@@ -697,6 +697,8 @@ impl Capture {
             name: ring.identity().name.to_string(),
             account: ring.account(),
         };
+        // Before the rings: a ledger of a running capture has no packet that was sent and not delivered.
+        let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
         // While this lock is held, the watcher opens no rings: the following code sees the same ones.
         let mut running = lock(&self.shared.running);
         let rings: Vec<RingLedger> = self.shared.group.rings().iter().map(page).collect();
@@ -712,7 +714,6 @@ impl Capture {
         let unreadable = running.file.as_ref().and_then(|file| file.unreadable());
         let interfaces = seen.into_iter().map(SeenInterface::ledger).collect();
         drop(running);
-        let ports = self.shared.exchange().map(|exchange| exchange.ledgers()).unwrap_or_default();
         let ledger = Ledger::of(engine, self.mode(), end.duration, rings, end.device_drops);
         let ledger = ledger.with_gaps(end.missed, unseen);
         Ledger { warnings, ports, interfaces, counted, quiet_since, starved_wrong, unreadable, ..ledger }
