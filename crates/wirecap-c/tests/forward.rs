@@ -18,10 +18,11 @@ impl Bed {
     fn new(queues: u32) -> Self {
         let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
         let a = VethPair::new((&near, "a0"), (&middle, "a1"), queues, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
-        let b =
-            VethPair::new((&middle, "b0"), (&far, "b1"), queues, 1500).and_then(VethPair::dedicated).unwrap();
+        let b = VethPair::new((&middle, "b0"), (&far, "b1"), queues, 1500)
+            .and_then(wirecap_testbed::dedicated)
+            .unwrap();
         Self { middle, a, b }
     }
 

@@ -22,8 +22,9 @@ const PACKET: &str = "2";
 /// Runs the program, optionally under a tool such as valgrind. Every line of its output must report success.
 fn run(program: &Path, watcher: &[&str], engine: &str) {
     let namespace = Namespace::new().unwrap();
-    let _pair =
-        VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let _pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new("timeout");
     command.env("LD_LIBRARY_PATH", installed().join("usr/local/lib")).args(["-k", "5", "180"]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::{Capture, CaptureError, Chunk, Engine, Ledger, Worker, grouped};
-use wirecap_testbed::{Namespace, Stamp, VethPair};
+use wirecap_send::{Namespace, Stamp, VethPair};
 
 use crate::failure::Failure;
 use crate::screen::Screen;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use wirecap::filter::FilterError;
 use wirecap::{FilterChangeError, Ledger, OpenError};
-use wirecap_testbed::SetupError;
+use wirecap_send::SetupError;
 use wirecap_units::error::causes;
 
 /// What went wrong, in words for the person at the terminal.
@@ -108,6 +108,6 @@ failed_from!(
     wirecap::savefile::ReadError,
     wirecap::savefile::WriteError,
     wirecap_lab::runner::RunnerError,
-    wirecap_testbed::SendError,
+    wirecap_send::SendError,
     serde_json::Error
 );

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use wirecap::{OpenError, grouped};
-use wirecap_testbed::{
+use wirecap_send::{
     AfXdpSender, Counters, Generator, Interface, Load, Namespace, Rate, Run, SendError, SetupError, Sizes,
     Traffic,
 };
@@ -225,7 +225,7 @@ impl Running for Run<'_> {
     }
 
     fn outcome(self) -> Result<Vec<SentOnQueue>, SendError> {
-        let on_queue = |sent: &wirecap_testbed::Sent| SentOnQueue {
+        let on_queue = |sent: &wirecap_send::Sent| SentOnQueue {
             queue: sent.queue,
             frames: sent.frames,
             duration: sent.duration,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
-use wirecap_testbed::SlowCore;
+use wirecap_send::SlowCore;
 
 use crate::control::ControlOptions;
 use crate::devices;

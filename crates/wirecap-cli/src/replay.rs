@@ -19,9 +19,9 @@ use serde_json::json;
 use wirecap::device::Device;
 use wirecap::grouped;
 use wirecap::savefile::{ReadError, Reader};
-use wirecap_lab::play::{KernelOutlet, Outlet, Pace, Schedule, XdpOutlet};
-use wirecap_lab::recording::{Cut, Reading, Recording, Settings};
-use wirecap_testbed::{Counters, Interface, Namespace, SetupError};
+use wirecap_send::play::{KernelOutlet, Outlet, Pace, Schedule, XdpOutlet};
+use wirecap_send::recording::{Cut, Reading, Recording, Settings};
+use wirecap_send::{Counters, Interface, Namespace, SetupError};
 
 use crate::failure::Failure;
 use crate::output;

@@ -14,9 +14,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::device::{Device, Presence, XdpFeatures};
 use wirecap::{OpenError, RingName, grouped};
-use wirecap_lab::play::{Control, Outlet, Played, Source, play};
-use wirecap_lab::traffic::{HashKey, Rss};
-use wirecap_testbed::Counters;
+use wirecap_send::Counters;
+use wirecap_send::play::{Control, Outlet, Played, Source, play};
+use wirecap_send::traffic::{HashKey, Rss};
 
 use crate::failure::Failure;
 use crate::progress::Progress;

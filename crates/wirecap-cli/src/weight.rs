@@ -7,7 +7,7 @@ use clap::Args;
 use wirecap::Chunk;
 use wirecap::filter::{Context, Filter, Interpreter};
 use wirecap::savefile::LinkType;
-use wirecap_testbed::SlowCore;
+use wirecap_send::SlowCore;
 
 use crate::failure::Failure;
 

@@ -383,7 +383,7 @@ fn an_option_after_an_interface_applies_to_it() {
     }
     let bed = Bed::new(1);
     let other = VethPair::new((&bed.sender, "b0"), (&bed.receiver, "b1"), 1, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let directory = TempDir::new().unwrap();
     let file = savefile(&directory, "snaplen");

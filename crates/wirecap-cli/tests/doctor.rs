@@ -363,7 +363,7 @@ impl World {
     fn new(host: &Value) -> Self {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "eth1"), 4, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         let folder = tempfile::tempdir().unwrap();
         let world = Self { namespace, folder, pair };

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::thread;
 
 use common::{Bed, Finished, arriving, start, wirecap, wirecap_unprivileged};
-use wirecap_lab::recording::queue_of;
-use wirecap_lab::traffic::{HashKey, Rss};
+use wirecap_send::recording::queue_of;
+use wirecap_send::traffic::{HashKey, Rss};
 use wirecap_testbed::{
     Counters, Interface, Namespace, Sizes, Stamp, Traffic, drop_program, loss_lock, privileged, wait_until,
 };

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use common::{Bed, Finished, arriving, start, wirecap, wirecap_unprivileged};
 use wirecap::Timestamp;
 use wirecap::savefile::{FileSink, Format, Interface, LinkType, Reader, Record, Section, Writer};
-use wirecap_lab::play::{Batch, Source};
-use wirecap_lab::recording::queue_of;
-use wirecap_lab::traffic::{Frames, HashKey, Model, Pattern, Rss};
+use wirecap_send::play::{Batch, Source};
+use wirecap_send::recording::queue_of;
+use wirecap_send::traffic::{Frames, HashKey, Model, Pattern, Rss};
 use wirecap_testbed::{Counters, Sizes, drop_program, loss_lock, own_traces, privileged, traces, wait_until};
 
 /// Runs `replay` on `a0` with this file and these arguments, separated by blanks.

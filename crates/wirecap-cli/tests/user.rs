@@ -222,7 +222,7 @@ fn a_recording_without_privileges_rotates_runs_its_command_and_reattaches() {
         // The interface is removed and created again.
         bed.pair.receiver.delete().unwrap();
         bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 1, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         _passing = pass(&bed);
         running.wait_for("captured again");

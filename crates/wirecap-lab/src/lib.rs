@@ -12,11 +12,8 @@ pub mod live;
 pub mod machine;
 pub mod pages;
 pub mod paper;
-pub mod play;
-pub mod recording;
 pub mod report;
 pub mod runner;
-pub mod traffic;
 
 use experiment::Experiment;
 use live::Lab;

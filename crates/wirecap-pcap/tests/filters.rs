@@ -138,7 +138,7 @@ fn waiting_packets_are_filtered_again_in_each_ring() {
     for (engine, device, counted) in [("packet", "a1@0-1", 68), ("xdp", "a1", 6)] {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         let bed = Bed { namespace, pair };
         let mut puppet = Puppet::start(&bed, (Library::DropIn, engine), device);

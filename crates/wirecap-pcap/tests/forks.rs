@@ -17,7 +17,7 @@ fn a_handle_survives_forks_as_with_libpcap() {
     let run = |library, device: &str, variables: &[(&str, &str)], mode: &str| {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), 2, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         let bed = Bed { namespace, pair };
         let mut command = bed.command(&program, library);

@@ -49,17 +49,15 @@ fn remove_those_of_the_dead() {
     }
 }
 
-impl VethPair {
-    /// The pair, both ends dedicated to capturing.
-    ///
-    /// # Errors
-    ///
-    /// As [`Interface::dedicate`].
-    pub fn dedicated(self) -> Result<Self, SetupError> {
-        self.sender.dedicate()?;
-        self.receiver.dedicate()?;
-        Ok(self)
-    }
+/// The pair, both ends dedicated to capturing.
+///
+/// # Errors
+///
+/// As [`dedicate`].
+pub fn dedicated(pair: VethPair) -> Result<VethPair, SetupError> {
+    dedicate(&pair.sender)?;
+    dedicate(&pair.receiver)?;
+    Ok(pair)
 }
 
 impl Inline {
@@ -67,29 +65,27 @@ impl Inline {
     ///
     /// # Errors
     ///
-    /// As [`Interface::dedicate`].
+    /// As [`dedicate`].
     pub fn dedicated(self) -> Result<Self, SetupError> {
-        self.left.port.dedicate()?;
-        self.right.port.dedicate()?;
+        dedicate(&self.left.port)?;
+        dedicate(&self.right.port)?;
         Ok(self)
     }
 }
 
-impl Interface {
-    /// Dedicates the interface to capturing, so that `--engine auto` may select `xdp`. Interfaces of the same name in other
-    /// namespaces keep their marks: a mark may have several addresses.
-    ///
-    /// # Errors
-    ///
-    /// [`SetupError`] if the mark cannot be written.
-    pub fn dedicate(&self) -> Result<(), SetupError> {
-        let [a, b, c, d, e, f] = self.mac;
-        let line = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\n");
-        let append = || -> io::Result<()> {
-            let path = dedicated_directory().join(&self.name);
-            let mut file = OpenOptions::new().append(true).create(true).mode(0o644).open(path)?;
-            file.write_all(line.as_bytes())
-        };
-        append().map_err(|source| SetupError::interface(&self.name, "dedicate interface", source))
-    }
+/// Dedicates the interface to capturing, so that `--engine auto` may select `xdp`. Interfaces of the same name in other
+/// namespaces keep their marks: a mark may have several addresses.
+///
+/// # Errors
+///
+/// [`SetupError`] if the mark cannot be written.
+pub fn dedicate(interface: &Interface) -> Result<(), SetupError> {
+    let [a, b, c, d, e, f] = interface.mac;
+    let line = format!("{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}\n");
+    let append = || -> io::Result<()> {
+        let path = dedicated_directory().join(&interface.name);
+        let mut file = OpenOptions::new().append(true).create(true).mode(0o644).open(path)?;
+        file.write_all(line.as_bytes())
+    };
+    append().map_err(|source| SetupError::interface(&interface.name, "dedicate interface", source))
 }

@@ -16,7 +16,7 @@ use crate::{Interface, SetupError, sys};
 /// [`SetupError`] if the kernel has no `clsact` or no `cls_bpf`, or the privilege is missing.
 pub fn redirect_by_tc(from: &Interface, to: &Interface) -> Result<(), SetupError> {
     let program = redirect_program(to).map_err(|source| SetupError::program(&from.name, source))?;
-    crate::interface::run_tool(&from.namespace, "tc", &["qdisc", "add", "dev", &from.name, "clsact"])?;
+    wirecap_send::run_tool(&from.namespace, "tc", &["qdisc", "add", "dev", &from.name, "clsact"])?;
     let attach = || sys::add_tc_filter(from.index, program.as_fd());
     from.namespace
         .run_in(attach)?

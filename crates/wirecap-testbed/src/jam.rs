@@ -1,6 +1,7 @@
 //! A device that accepts frames and does not complete them, because its output is blocked.
 
-use crate::interface::run_tool;
+use wirecap_send::run_tool;
+
 use crate::{Interface, SetupError, VethPair};
 
 /// The names of the blocking interfaces.

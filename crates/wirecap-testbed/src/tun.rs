@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 
-use crate::error::{SendError, SetupError};
-use crate::interface::ip;
-use crate::namespace::Namespace;
+use wirecap_send::run_tool;
+
 use crate::tap::{TapKind, open_tap};
+use crate::{Namespace, SendError, SetupError};
 
 /// A TUN interface. Dropping it removes the interface.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Tun {
     ///
     /// [`SetupError`] if `ip` is missing.
     pub fn set_up(&self) -> Result<(), SetupError> {
-        ip(&self.namespace, &["link", "set", &self.name, "addrgenmode", "none", "up"])
+        run_tool(&self.namespace, "ip", &["link", "set", &self.name, "addrgenmode", "none", "up"])
     }
 
     /// Makes the interface receive an IP packet.

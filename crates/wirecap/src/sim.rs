@@ -41,7 +41,6 @@ mod kernel;
 #[cfg(all(test, loom))]
 mod model;
 mod push;
-mod random;
 #[cfg(all(test, not(loom)))]
 mod seat_tests;
 mod simulation;
@@ -60,11 +59,11 @@ pub use arrivals::Arrivals;
 pub use audit::BrokenPromise;
 pub use device::{QueueState, SimCounts, SimDevice};
 pub use kernel::{Fate, Fault, SimKernel, Violation};
-pub use random::Random;
 pub use simulation::{
     Mishap, Outcome, Sample, Service, Sharing, Simulation, SimulationConfig, WorkerOutcome,
 };
 pub use transmitter::{LinkState, SentPacket, SimTransmitter};
+pub use wirecap_units::random::Random;
 
 use crate::capture::waiting::{Wait, Waiting};
 use crate::capture::{Capture, keeper};

@@ -64,8 +64,9 @@ fn allocates(engine: Engine, per_chunk: u64) {
         return;
     }
     let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair =
-        VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     // A veth end shows AF_PACKET the frames of the generator if it has an XDP program.
     let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
@@ -114,8 +115,10 @@ fn forwarding_allocates_nothing(builder: impl Fn(CaptureBuilder) -> CaptureBuild
         return;
     }
     let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
-    let pair = VethPair::new((&near, "a0"), (&middle, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
-    let _other = VethPair::new((&middle, "b0"), (&far, "b1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let pair =
+        VethPair::new((&near, "a0"), (&middle, "a1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+    let _other =
+        VethPair::new((&middle, "b0"), (&far, "b1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
     let mut generator = Generator::new(&pair.sender, &Traffic::to(&pair.receiver)).unwrap();
     let base = Capture::on("a1").engine(Engine::Xdp).transmit_on("b0").chunk(64).pool(512);
     let builder = builder(base.timestamps(Timestamps::Packet));

@@ -38,12 +38,13 @@ impl Bed {
     pub(crate) fn new() -> Self {
         let [here, there, elsewhere] = [(); 3].map(|()| Namespace::new().unwrap());
         let captured = VethPair::new((&there, "peer0"), (&here, CAPTURED), 2, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
-        let other =
-            VethPair::new((&there, "peer1"), (&here, OTHER), 2, 1500).and_then(VethPair::dedicated).unwrap();
+        let other = VethPair::new((&there, "peer1"), (&here, OTHER), 2, 1500)
+            .and_then(wirecap_testbed::dedicated)
+            .unwrap();
         let far = VethPair::new((&there, "peer2"), (&elsewhere, CAPTURED), 2, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         assert_eq!(captured.receiver.index, far.receiver.index, "the test needs the same index");
         Self { here, captured, other, elsewhere: far }

@@ -156,7 +156,7 @@ impl Bed {
     pub(crate) fn with_mtu(queues: u32, mtu: u32) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues, mtu)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { _sender: sender, receiver, pair }
     }

@@ -2,9 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use wirecap_testbed::{
-    AfXdpSender, Counters, Pacer, SendError, SetupError, Snapshot, Stamp, Traffic, VethPair,
-};
+use wirecap_send::{AfXdpSender, Counters, Pacer, SendError, SetupError, Snapshot, Stamp, Traffic, VethPair};
 
 use crate::signals::Interruption;
 

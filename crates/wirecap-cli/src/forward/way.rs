@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, CaptureError, Chunk, Port, Timestamp, Worker};
-use wirecap_testbed::SlowCore;
+use wirecap_send::SlowCore;
 
 use super::checksums::ChecksumWatch;
 use super::latency::Latency;

@@ -12,10 +12,10 @@ use serde_json::json;
 use wirecap::device::Device;
 use wirecap::savefile::{Format, Interface as Recorded, Record, Section, Sink, Writer};
 use wirecap::{Timestamp, grouped};
-use wirecap_lab::play::{Batch, Source, XdpOutlet};
-use wirecap_lab::traffic::{Frames, Model, Pattern, STANDARD_QUEUES};
 use wirecap_recorder::{CompressedSink, Compression, format_of};
-use wirecap_testbed::{Counters, Interface, SetupError};
+use wirecap_send::play::{Batch, Source, XdpOutlet};
+use wirecap_send::traffic::{Frames, Model, Pattern, STANDARD_QUEUES};
+use wirecap_send::{Counters, Interface, SetupError};
 
 use super::Arguments;
 use crate::failure::Failure;

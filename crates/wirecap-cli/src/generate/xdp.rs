@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use wirecap_testbed::{AfXdpSender, Pacer, Rate, SendError, Stamp, Traffic};
+use wirecap_send::{AfXdpSender, Pacer, Rate, SendError, Stamp, Traffic};
 
 use super::{Running, SentOnQueue, Share};
 

@@ -25,7 +25,7 @@ impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
         let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&near, "a0"), (&far, "a1"), queue_count, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { near, far, pair }
     }

@@ -27,7 +27,7 @@ impl Bed {
     pub(crate) fn new(queue_count: u32) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queue_count, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { sender, receiver, pair }
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point};
 use crate::experiment::{Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, percents};
-use crate::traffic::{PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
+use wirecap_send::traffic::{PUBLISHED_BURST_PACKETS, STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
 use super::{HEAVY_HANDLER, Handler, Load, Trace, heavy_handler, parallel};

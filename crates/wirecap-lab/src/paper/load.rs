@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use wirecap::sim::Arrivals;
 
-use crate::traffic::{BurstMix, HashKey, Model, Rss, STANDARD_QUEUES, Stream};
+use wirecap_send::traffic::{BurstMix, HashKey, Model, Rss, STANDARD_QUEUES, Stream};
 
 /// The packets that arrive at one queue.
 #[derive(Debug, Clone, PartialEq)]

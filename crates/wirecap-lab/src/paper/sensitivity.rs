@@ -3,7 +3,7 @@
 
 use crate::chart::lines::{Axis, Curve, Lines, Look, Point};
 use crate::experiment::{Claim, Experiment, Findings, Part, Run, RunError, Table, Verdict, percents};
-use crate::traffic::{BurstMix, PUBLISHED_BURST_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
+use wirecap_send::traffic::{BurstMix, PUBLISHED_BURST_PACKETS, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
 use super::rivals::{Release, TypeTwo};

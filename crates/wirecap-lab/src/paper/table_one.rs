@@ -3,7 +3,7 @@
 use crate::experiment::{
     Basis, Claim, Experiment, Findings, Part, Run, RunError, Table, Verdict, percent, percents,
 };
-use crate::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
+use wirecap_send::traffic::{STANDARD_QUEUES, TOLD_BURSTY_QUEUE, TOLD_HOT_QUEUE};
 
 use super::engines::{Drops, EngineModel};
 use super::{COPYING_CYCLES, COPYING_STAGE_NANOS, Handler, Trace, heavy_handler, parallel};

@@ -158,8 +158,9 @@ impl ClientBed {
 
     fn with_addresses(here_address: &str, there_address: &str) -> Self {
         let (here, there) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-        let pair =
-            VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+        let pair = VethPair::new((&there, "a0"), (&here, "a1"), 1, 1500)
+            .and_then(wirecap_testbed::dedicated)
+            .unwrap();
         let bed = Self { here, there, pair };
         for (namespace, interface, mac, address) in [
             (&bed.here, "a1", "02:00:00:00:00:02", here_address),

@@ -74,7 +74,7 @@ impl Bed {
     pub(crate) fn with_queues(queues: u32) -> Self {
         let namespace = Namespace::new().unwrap();
         let pair = VethPair::new((&namespace, "a0"), (&namespace, "a1"), queues, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { namespace, pair }
     }

@@ -263,7 +263,8 @@ fn features_are_reported() -> bool {
 /// Dedicates an interface of this namespace to capturing.
 fn dedicate(name: &str) {
     let here = wirecap_testbed::Namespace::current().unwrap();
-    wirecap_testbed::Interface::find(&here, name).unwrap().dedicate().unwrap();
+    let interface = wirecap_testbed::Interface::find(&here, name).unwrap();
+    wirecap_testbed::dedicate(&interface).unwrap();
 }
 
 #[test]

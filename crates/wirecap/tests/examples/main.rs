@@ -119,7 +119,7 @@ fn cables() -> (Namespace, Vec<VethPair>) {
     let middle = Namespace::new().unwrap();
     let cable = |name| {
         VethPair::new((&Namespace::new().unwrap(), "eth0"), (&middle, name), 1, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap()
     };
     let cables = ["front", "back0", "back1", "back2"].map(cable).to_vec();

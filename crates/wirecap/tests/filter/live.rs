@@ -88,7 +88,8 @@ fn capture(engine: Engine) -> CaptureBuilder {
 /// Every filter in turn, on one running capture.
 fn compare(engine: Engine, cases: &[Case]) -> Ledger {
     let (near, far) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair = VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let pair =
+        VethPair::new((&near, "a0"), (&far, "a1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
     let _pass = (engine == Engine::Packet).then(|| pass_program(&pair.receiver).unwrap());
     let mut sender = PacketSender::on(&pair.sender).unwrap();
     let frames = frames(21, 50);

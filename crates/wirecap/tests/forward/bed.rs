@@ -30,10 +30,10 @@ impl Bed {
     pub(crate) fn with_mtus(queue_count: u32, mtu: u32, other_mtu: u32) -> Self {
         let [near, middle, far] = std::array::from_fn(|_| Namespace::new().unwrap());
         let a = VethPair::new((&near, "a0"), (&middle, "a1"), queue_count, mtu)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         let b = VethPair::new((&middle, "b0"), (&far, "b1"), queue_count, other_mtu)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { middle, a, b }
     }

@@ -309,7 +309,7 @@ fn options_that_forwarding_lacks_are_rejected_by_name() {
     let missing = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("b7"));
     assert!(matches!(missing, OpenError::Device(_)), "{missing}");
     let idle = VethPair::new((&bed.middle, "c0"), (&bed.middle, "c1"), 1, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     bed.ip(&["link", "set", &idle.sender.name, "down"]);
     let down = bed.refusal(Capture::on("a1").engine(Engine::Xdp).transmit_on("c0")).to_string();

@@ -36,7 +36,7 @@ impl Bed {
     pub(crate) fn new(queues: u16) -> Self {
         let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
         let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), queues.into(), 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         Self { _sender: sender, receiver, pair, queues }
     }

@@ -110,8 +110,9 @@ fn a_pool_may_stretch_over_interfaces() {
 
 fn stretch_over_interfaces() -> Result<(), String> {
     let (bed, other) = (Bed::new(1), Namespace::new().unwrap());
-    let second =
-        VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let second = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     let capture = bed.open(Capture::on("a1").and("b1").chunk(64).pool(128).elastic());
     let mut workers = capture.workers();
     let generator = |from: &Interface, to: &Interface| Generator::new(from, &Traffic::to(to)).unwrap();

@@ -197,7 +197,7 @@ fn one_worker_serves_several_rings_and_loses_nothing(engine: Engine) {
 fn several_interfaces_are_one_capture(engine: Engine) {
     let (first, second) = (Bed::new(engine, 1), Namespace::new().unwrap());
     let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 2, 3000)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let capture = first.open(first.small().and("b1@1").workers(1));
     if engine == Engine::Xdp {
@@ -226,7 +226,7 @@ fn several_interfaces_are_one_capture(engine: Engine) {
 fn an_interface_may_have_a_snap_length_of_its_own(engine: Engine) {
     let (first, second) = (Bed::new(engine, 2), Namespace::new().unwrap());
     let other = VethPair::new((&second, "b0"), (&first.receiver, "b1"), 1, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let builder = first.small().snap_len(40).and(Source::new("b1").snap_len(20)).workers(1);
     let capture = first.open(builder);

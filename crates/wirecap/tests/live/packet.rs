@@ -704,8 +704,9 @@ fn the_right_to_open_raw_sockets_is_enough_and_its_lack_is_named() {
 /// Two hosts with an address and a default route each, as in practice.
 fn hosts() -> Bed {
     let (sender, receiver) = (Namespace::new().unwrap(), Namespace::new().unwrap());
-    let pair =
-        VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500).and_then(VethPair::dedicated).unwrap();
+    let pair = VethPair::new((&sender, "a0"), (&receiver, "a1"), 1, 1500)
+        .and_then(wirecap_testbed::dedicated)
+        .unwrap();
     pair.sender.add_address("10.0.0.1/24").unwrap();
     pair.receiver.add_address("10.0.0.2/24").unwrap();
     ip(&receiver, &["route", "add", "default", "via", "10.0.0.1"]);
@@ -818,7 +819,8 @@ fn capture_rootless() {
         fs::write(format!("/proc/sys/net/ipv6/conf/{interfaces}/disable_ipv6"), "1").unwrap();
     }
     let here = Namespace::current().unwrap();
-    let pair = VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).and_then(VethPair::dedicated).unwrap();
+    let pair =
+        VethPair::new((&here, "a0"), (&here, "a1"), 2, 1500).and_then(wirecap_testbed::dedicated).unwrap();
     let builder = Capture::on("a1").engine(Engine::Packet).chunk(64).pool(64).workers(2);
     let capture = builder.open().unwrap();
     let traffic = Traffic { flows: 64, ..Traffic::to(&pair.receiver) };

@@ -127,7 +127,7 @@ fn an_interface_that_cannot_be_returned_at_once_is_returned_later_and_captured_a
     ip(&bed.receiver, &["link", "delete", "a1"]);
     wait_until("it is gone", || count(|event| matches!(event, Event::Lost { .. })) == 1);
     let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), 2, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     wait_until("it is captured again", || count(|event| matches!(event, Event::Back(_))) == 1);
     (0..2).for_each(|queue| send_numbered(&pair, queue, 0..300));

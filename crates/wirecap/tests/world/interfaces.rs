@@ -15,7 +15,7 @@ fn replace_cable(bed: &mut Bed, away: Duration) {
     bed.pair.receiver.delete().unwrap();
     thread::sleep(away);
     bed.pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "a1"), bed.pair.receiver.queue_count, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
 }
 
@@ -28,7 +28,7 @@ fn a_removed_interface_is_reported_while_another_is_busy() {
         let bed = Bed::new(1);
         let other = Namespace::new().unwrap();
         let quiet = VethPair::new((&other, "b0"), (&bed.receiver, "b1"), 1, 1500)
-            .and_then(VethPair::dedicated)
+            .and_then(wirecap_testbed::dedicated)
             .unwrap();
         let capture = bed.open(small(engine).and("b1").workers(1));
         let mut worker = capture.workers().pop().unwrap();
@@ -136,7 +136,7 @@ fn an_interface_that_returns_with_another_program_is_captured_again_without_it()
     (0..2).for_each(|queue| bed.send(queue, 500));
     bed.pair.receiver.delete().unwrap();
     let pair = VethPair::new((&bed.sender, "a0"), (&bed.receiver, "b1"), 2, 1500)
-        .and_then(VethPair::dedicated)
+        .and_then(wirecap_testbed::dedicated)
         .unwrap();
     let program = wirecap_testbed::pass_program(&pair.receiver).unwrap();
     ip(&bed.receiver, &["link", "set", "b1", "down"]);

@@ -216,7 +216,8 @@ impl Sequence {
                 self.ip(&["link", "delete", &name]);
                 self.pause(600);
                 let ends = ((&self.bed.sender, "a0"), (&self.bed.receiver, "a1"));
-                self.bed.pair = VethPair::new(ends.0, ends.1, 4, 1500).and_then(VethPair::dedicated).unwrap();
+                self.bed.pair =
+                    VethPair::new(ends.0, ends.1, 4, 1500).and_then(wirecap_testbed::dedicated).unwrap();
                 (self.name, self.queues) = ("a1".to_owned(), 4);
             }
             Step::MoreQueues if self.queues < 4 => {

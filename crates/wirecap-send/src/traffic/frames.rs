@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use wirecap_testbed::Stamp;
+use crate::Stamp;
 
 use super::{FiveTuple, Flows, Rss, Stream};
 use crate::play::{Batch, Source};

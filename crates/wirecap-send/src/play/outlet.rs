@@ -1,6 +1,6 @@
 //! Ways out.
 
-use wirecap_testbed::{AfXdpSender, Interface, KernelSender, SendError, SetupError};
+use crate::{AfXdpSender, Interface, KernelSender, SendError, SetupError};
 
 /// What frames leave through.
 pub trait Outlet: Send {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::PathBuf;
 
-use wirecap::savefile::{FileSink, Format, Interface, Record, Section, Writer};
+use wirecap_savefile::{FileSink, Format, Interface, Record, Section, Writer};
 use wirecap_testbed::traces;
 
 use super::headers::{Fragment, Headers, Version, protocol, word};

@@ -17,8 +17,8 @@ use wirecap_filter::bpf::{
 };
 
 use crate::frame_program::{self, INTERVAL_NS_MAX, state};
+use crate::frames::GENERATED_BYTES_MAX;
 use crate::pace::{Pacer, Rate, monotonic_ns, sleep_until_ns};
-use crate::traffic::GENERATED_BYTES_MAX;
 use crate::{Interface, Namespace, SendError, SetupError, Stamp, Traffic};
 
 /// Frames between two flushes at top rate: fewer are slower, more overflow the veth's ring.
@@ -469,7 +469,9 @@ mod tests {
     use wirecap_filter::bpf::XDP_REDIRECT;
 
     use super::*;
-    use crate::{Sizes, VethPair, privileged};
+    use wirecap_testbed::privileged;
+
+    use crate::{Sizes, VethPair};
 
     /// Makes the frame of this stamp in the kernel, on a template that other frames were made from.
     fn frame_of_kernel(engine: &Engine, stamp: Stamp, worn_template: &[u8]) -> Vec<u8> {

@@ -3,10 +3,10 @@
 //! A [`Model`] produces a [`Stream`] of [`Arrival`]s: a time, a flow and a length each. The flow's addresses
 //! and ports ([`Flows::five_tuple`]) determine its receive queue by [`Rss`], as on a NIC, so few large flows or
 //! bursts of one flow load the queues unevenly, for a long or a short time (WireCAP, section 2.2 and Figure 3).
-//! The simulator uses the times; live senders make frames.
+//! Simulations use the times; live senders make frames.
 //!
 //! ```
-//! use wirecap_lab::traffic::{HashKey, Model, Rss};
+//! use wirecap_send::traffic::{HashKey, Model, Rss};
 //!
 //! let stream = Model::standard(1).stream();
 //! let (flows, rss) = (stream.flows(), Rss::new(HashKey::Standard, 6));
@@ -19,7 +19,7 @@
 //! ```
 //!
 //! The same seed gives the same stream on every machine and in every version: random numbers are from the
-//! engine's own [`Random`](wirecap::sim::Random) (the `rand` crates do not guarantee this for their
+//! project's own [`Random`](wirecap_units::random::Random) (the `rand` crates do not guarantee this for their
 //! distributions), and logarithms and powers from the crate `libm`, because the system's functions differ in
 //! the last bit.
 
@@ -31,10 +31,7 @@ mod models;
 mod rss;
 mod standard;
 
-use std::time::Duration;
-
-use wirecap::sim::Arrivals;
-use wirecap_testbed::Sizes;
+use crate::Sizes;
 
 pub use five_tuple::FiveTuple;
 pub use flows::{FlowQueues, Flows};
@@ -145,16 +142,6 @@ impl Stream {
     /// Whose packets they are.
     pub fn flows(&self) -> Flows {
         self.flows
-    }
-
-    /// The arrivals before `end` at each queue of `rss`, for the simulator.
-    pub fn arrivals_by_queue(self, rss: &Rss, end: Duration) -> Vec<Arrivals> {
-        let mut queues = self.flows.queues(rss);
-        let mut times = vec![Vec::new(); rss.queue_count() as usize];
-        for arrival in self.take_while(|arrival| u128::from(arrival.time_ns) < end.as_nanos()) {
-            times[queues.queue_of(arrival.flow) as usize].push(Duration::from_nanos(arrival.time_ns));
-        }
-        times.into_iter().map(Arrivals::Recorded).collect()
     }
 }
 
@@ -281,19 +268,6 @@ mod tests {
         assert!(changes < 2_000, "{changes}");
         let silences = all.windows(2).filter(|pair| pair[1].time_ns - pair[0].time_ns > 100_000).count();
         assert!(silences > changes / 2, "{silences} of {changes}");
-    }
-
-    #[test]
-    fn the_simulator_gets_every_packet_once() {
-        let rss = Rss::new(HashKey::Symmetric, 4);
-        let stream = Model { packets: 10_000, ..Model::new(Pattern::HeavyTailed, 1) }.stream();
-        let count = |arrivals: &Arrivals| match arrivals {
-            Arrivals::Recorded(times) => times.len(),
-            other => panic!("{other:?}"),
-        };
-        let by_queue = stream.arrivals_by_queue(&rss, Duration::MAX);
-        assert_eq!(by_queue.iter().map(count).sum::<usize>(), 10_000);
-        assert_eq!(by_queue.len(), 4);
     }
 
     /// The published properties of the trace, see `standard`.

@@ -14,8 +14,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
+use crate::{SendError, monotonic_ns, sleep_until_ns};
 use hdrhistogram::Histogram;
-use wirecap_testbed::{SendError, monotonic_ns, sleep_until_ns};
 
 pub use batch::{Batch, BatchFrame};
 pub use outlet::{KernelOutlet, Outlet, XdpOutlet};

@@ -6,8 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
-use wirecap_filter::bpf::asm::{Assembler, Reg::R0};
-use wirecap_filter::bpf::{BpfError, Link, LoadOptions, Program, ProgramKind, XDP_DROP, XDP_PASS, XdpMode};
 
 use crate::{Namespace, SetupError, sys};
 
@@ -90,7 +88,11 @@ impl Interface {
     }
 
     /// Runs `ip` with these arguments in the interface's namespace.
-    pub(crate) fn ip(&self, arguments: &[&str]) -> Result<(), SetupError> {
+    ///
+    /// # Errors
+    ///
+    /// As [`run_tool`].
+    pub fn ip(&self, arguments: &[&str]) -> Result<(), SetupError> {
         ip(&self.namespace, arguments)
     }
 
@@ -160,37 +162,6 @@ impl VethPair {
     }
 }
 
-/// Attaches an XDP program that passes everything to the interface: without one, a veth end loses frames of the
-/// [`Generator`](crate::Generator) uncounted before an AF_PACKET socket sees them.
-///
-/// # Errors
-///
-/// [`SetupError::Program`] if another program is attached or the privilege is missing.
-pub fn pass_program(interface: &Interface) -> Result<Link, SetupError> {
-    attach_verdict(interface, "testbed_pass", XDP_PASS)
-}
-
-/// Attaches an XDP program that drops everything to the interface: the cheapest receiver.
-///
-/// # Errors
-///
-/// As [`pass_program`].
-pub fn drop_program(interface: &Interface) -> Result<Link, SetupError> {
-    attach_verdict(interface, "testbed_drop", XDP_DROP)
-}
-
-fn attach_verdict(interface: &Interface, name: &str, verdict: i32) -> Result<Link, SetupError> {
-    let attach = || Link::attach_xdp(&verdict_program(name, verdict)?, interface.index, XdpMode::Native);
-    interface.namespace.run_in(attach)?.map_err(|source| SetupError::program(&interface.name, source))
-}
-
-fn verdict_program(name: &str, verdict: i32) -> Result<Program, BpfError> {
-    let mut asm = Assembler::new();
-    asm.mov(R0, verdict).exit();
-    let code = asm.finish().expect("no label, no error");
-    Program::load(ProgramKind::Xdp, name, &code, LoadOptions { fragments: true, device: None })
-}
-
 /// A socket for queries about interfaces of the namespace, from any thread.
 pub(crate) fn control_socket(namespace: &Namespace) -> Result<OwnedFd, SetupError> {
     let open = || socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
@@ -204,7 +175,12 @@ pub(crate) fn ip(namespace: &Namespace, arguments: &[&str]) -> Result<(), SetupE
     run_tool(namespace, "ip", arguments)
 }
 
-pub(crate) fn run_tool(namespace: &Namespace, tool: &str, arguments: &[&str]) -> Result<(), SetupError> {
+/// Runs a command in the namespace.
+///
+/// # Errors
+///
+/// [`SetupError::Tool`] if it cannot be started, [`SetupError::Command`] if it fails.
+pub fn run_tool(namespace: &Namespace, tool: &str, arguments: &[&str]) -> Result<(), SetupError> {
     let output = namespace
         .run_in(|| Command::new(tool).args(arguments).output())?
         .map_err(|source| SetupError::Tool { tool: tool.to_owned(), source })?;

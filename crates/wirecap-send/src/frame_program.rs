@@ -8,8 +8,8 @@ use wirecap_filter::bpf::{XDP_DROP, xdp_md};
 
 use std::os::fd::AsFd;
 
+use crate::frames::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 use crate::pace::CATCH_UP_NS;
-use crate::traffic::{PORTS_PER_ADDRESS, STAMP_OFFSET, Traffic};
 
 /// Maximum wait for a frame's time, in readings of the clock: the verifier requires a bound. A reading takes at least 10
 /// ns. Without CAP_PERFMON the verifier also follows each speculative jump and rejects the program.

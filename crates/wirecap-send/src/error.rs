@@ -1,4 +1,4 @@
-//! Errors of setting up a test bed and of sending frames.
+//! Errors of setting up interfaces and namespaces, and of sending frames.
 
 use std::error::Error;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::io;
 
 use wirecap_filter::bpf::BpfError;
 
-/// Why a part of the test bed could not be created or read.
+/// Why a namespace or an interface could not be created, read or opened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -61,11 +61,13 @@ pub enum SetupError {
 }
 
 impl SetupError {
-    pub(crate) fn interface(interface: &str, what: &'static str, source: impl Into<io::Error>) -> Self {
+    /// Something that was tried with an interface failed.
+    pub fn interface(interface: &str, what: &'static str, source: impl Into<io::Error>) -> Self {
         Self::Interface { interface: interface.to_owned(), what, source: source.into() }
     }
 
-    pub(crate) fn program(interface: &str, source: BpfError) -> Self {
+    /// A program could not be loaded for an interface or attached to it.
+    pub fn program(interface: &str, source: BpfError) -> Self {
         Self::Program { interface: interface.to_owned(), source }
     }
 }

@@ -25,8 +25,8 @@ use std::collections::BinaryHeap;
 use std::iter::Peekable;
 use std::time::Duration;
 
-use wirecap::sim::Random;
-use wirecap_testbed::Sizes;
+use crate::Sizes;
+use wirecap_units::random::Random;
 
 use super::chance::{BoundedPareto, Scattered};
 use super::flows::Flows;

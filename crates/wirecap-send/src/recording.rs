@@ -8,8 +8,8 @@ mod tests;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use wirecap::Timestamp;
-use wirecap::savefile::{LinkType, PACKET_BYTES_MAX, ReadError, Reader};
+use wirecap_savefile::Timestamp;
+use wirecap_savefile::{LinkType, PACKET_BYTES_MAX, ReadError, Reader};
 
 use crate::play::{Batch, Schedule, Source};
 use crate::traffic::Rss;

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::LazyLock;
 
-use wirecap::sim::Random;
+use wirecap_units::random::Random;
 
 use super::five_tuple::FiveTuple;
 use super::rss::{HashKey, Rss, STANDARD_QUEUES};

@@ -1,6 +1,6 @@
 //! Distributions that are the same on every machine.
 
-use wirecap::sim::Random;
+use wirecap_units::random::Random;
 
 /// An exponentially distributed waiting time with mean `mean`.
 pub(super) fn exponential(random: &mut Random, mean: f64) -> f64 {

@@ -1,6 +1,6 @@
 //! The patterns that are not based on a trace.
 
-use wirecap::sim::Random;
+use wirecap_units::random::Random;
 
 use super::chance::{BoundedPareto, exponential};
 use super::{Arrival, Model};

@@ -24,7 +24,7 @@ const PROTOCOL_UDP: u8 = 17;
 /// The frames of one sender. Set the required fields, and take the others from [`Traffic::to`]:
 ///
 /// ```
-/// # use wirecap_testbed::{Interface, Sizes, Traffic};
+/// # use wirecap_send::{Interface, Sizes, Traffic};
 /// # fn example(receiver: &Interface) -> Traffic {
 /// Traffic { sizes: Sizes::imix(), flows: 64, ..Traffic::to(receiver) }
 /// # }
