@@ -50,6 +50,7 @@ mod show;
 mod signals;
 mod sink;
 mod stats;
+mod svg;
 mod threads;
 mod top;
 mod weight;

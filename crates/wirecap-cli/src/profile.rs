@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 use wirecap::{Capture, CaptureError, Chunk, RingName, Timestamps, grouped};
 
 use crate::control::Control;
@@ -23,6 +21,7 @@ use crate::progress::Progress;
 use crate::service;
 use crate::sink;
 use crate::size;
+use crate::svg::{Anchor, Picture};
 
 /// Show packets per ring over time, as CSV and as a chart
 #[derive(Debug, Args)]
@@ -100,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     if let Some((path, mut file)) = svg {
-        let written = file.write_all(profile.picture()?.as_bytes()).and_then(|()| file.flush());
+        let written = file.write_all(profile.picture().as_bytes()).and_then(|()| file.flush());
         written.map_err(|error| output::cannot_write(path, &error))?;
         eprintln!("drew {}", path.display());
     }
@@ -278,12 +277,10 @@ impl Profile {
 
     /// A row per ring and a column per time, darker with more packets, with the rings' totals beside them. All rings
     /// have one axis, so simultaneous events are in one column.
-    fn picture(&self) -> Result<String, Failure> {
-        let mut picture = String::new();
-        let size = (PICTURE_WIDTH, self.picture_height());
-        let drawn = self.draw_on(&SVGBackend::with_string(&mut picture, size).into_drawing_area());
-        drawn.map_err(|error| Failure::Failed(format!("cannot draw the picture: {error}").into()))?;
-        Ok(picture)
+    fn picture(&self) -> String {
+        let mut picture = Picture::new(PICTURE_WIDTH, self.picture_height());
+        self.draw_on(&mut picture);
+        picture.finish()
     }
 
     /// The length of a bin in words.
@@ -303,16 +300,16 @@ impl Profile {
         (480 / self.rings.len().max(1) as u32).clamp(14, 48)
     }
 
-    fn draw_on(&self, picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>) -> DrawingOutcome {
-        picture.fill(&WHITE)?;
+    fn draw_on(&self, picture: &mut Picture) {
         let highest = self.counts.iter().flat_map(BTreeMap::values).copied().max().unwrap_or(0).max(1);
         let bins = self.bins().max(1);
         let columns = (PICTURE_COLUMNS as u64).min(bins) as usize;
-        let (first, row_height) = (self.first_bin(), self.row_height() as i32);
-        let text = |size: u32| ("sans-serif", size).into_font().color(&BLACK);
+        let first = self.first_bin();
+        let row_height = self.row_height() as i32;
         let title = format!("packets per {} and ring", self.bin());
-        picture.draw(&Text::new(title, (MARGIN, 10), text(18)))?;
-        draw_scale(picture, highest, &text(12))?;
+        picture.text((MARGIN, 10), 18, Anchor::Left, &title);
+        draw_scale(picture, highest);
+
         let left = MARGIN + 7 * self.rings.iter().map(String::len).max().unwrap_or(0) as i32 + 8;
         let right = PICTURE_WIDTH as i32 - COUNTS_WIDTH;
         let x = |column: usize| left + ((right - left) as i64 * column as i64 / columns as i64) as i32;
@@ -321,25 +318,22 @@ impl Profile {
         for (row, (name, counts)) in (0..).zip(self.rings.iter().zip(&self.counts)) {
             let y = top + row * row_height;
             let middle = y + row_height / 2 - 6;
-            picture.draw(&Text::new(name.clone(), (MARGIN, middle), text(12)))?;
+            picture.text((MARGIN, middle), 12, Anchor::Left, name);
             let total: u64 = counts.values().map(|&count| u64::from(count)).sum();
-            picture.draw(&Text::new(grouped(total), (right + 8, middle), text(12)))?;
+            picture.text((right + 8, middle), 12, Anchor::Left, &grouped(total));
             for (begin, end, count) in runs(&peaks(counts, first, bins, columns)) {
-                let corners = [(x(begin), y), (x(end), y + row_height - 1)];
-                picture.draw(&Rectangle::new(corners, shade(count, highest).filled()))?;
+                picture.filled((x(begin), y), (x(end), y + row_height - 1), shade(count, highest));
             }
         }
-        picture.draw(&Text::new("packets", (right + 8, top - 16), text(12)))?;
-        picture.draw(&Rectangle::new([(left, top), (right, bottom)], BLACK.mix(0.4)))?;
+        picture.text((right + 8, top - 16), 12, Anchor::Left, "packets");
+        picture.frame((left, top), (right, bottom));
+
         let seconds = self.seconds(bins);
-        let style = text(12).pos(Pos::new(HPos::Center, VPos::Top));
         for (tick, label) in ticks(seconds) {
             let at = left + (f64::from(right - left) * tick / seconds).round() as i32;
-            picture.draw(&PathElement::new([(at, bottom), (at, bottom + 4)], BLACK.mix(0.4)))?;
-            picture.draw(&Text::new(label, (at, bottom + 8), style.clone()))?;
+            picture.line((at, bottom), (at, bottom + 4));
+            picture.text((at, bottom + 8), 12, Anchor::Centre, &label);
         }
-        picture.present()?;
-        Ok(())
     }
 }
 
@@ -360,34 +354,29 @@ fn ticks(seconds: f64) -> Vec<(f64, String)> {
 }
 
 /// What the shades mean: powers of ten up to the highest count.
-fn draw_scale(
-    picture: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    highest: u32,
-    text: &TextStyle<'_>,
-) -> DrawingOutcome {
+fn draw_scale(picture: &mut Picture, highest: u32) {
     let powers = (0..10).map(|power| 10_u32.pow(power)).take_while(|&count| count < highest);
     let mut x = PICTURE_WIDTH as i32 - 90;
     for count in powers.chain([highest]).collect::<Vec<_>>().into_iter().rev() {
-        picture.draw(&Rectangle::new([(x, 12), (x + 14, 26)], shade(count, highest).filled()))?;
-        picture.draw(&Text::new(grouped(count.into()), (x + 18, 13), text.clone()))?;
+        picture.filled((x, 12), (x + 14, 26), shade(count, highest));
+        picture.text((x + 18, 13), 12, Anchor::Left, &grouped(count.into()));
         x -= 90;
         if x < PICTURE_WIDTH as i32 / 3 {
             break;
         }
     }
-    Ok(())
 }
 
 /// From light to dark, by the logarithm: a single packet is visible beside a million, and all shades differ without
 /// colours.
-fn shade(count: u32, highest: u32) -> RGBColor {
+fn shade(count: u32, highest: u32) -> [u8; 3] {
     let share = match highest {
         1 => 1.0,
         highest => f64::from(count).ln() / f64::from(highest).ln(),
     };
     let (light, dark) = ((198.0, 219.0, 239.0), (8.0, 29.0, 88.0));
     let mix = |light: f64, dark: f64| (light + (dark - light) * share).round() as u8;
-    RGBColor(mix(light.0, dark.0), mix(light.1, dark.1), mix(light.2, dark.2))
+    [mix(light.0, dark.0), mix(light.1, dark.1), mix(light.2, dark.2)]
 }
 
 /// Columns of the same count that follow each other, without those of no packets: a beginning, an end and the count.
@@ -401,8 +390,6 @@ fn runs(peaks: &[u32]) -> Vec<(usize, usize, u32)> {
     }
     runs
 }
-
-type DrawingOutcome = Result<(), Box<dyn std::error::Error>>;
 
 /// One of `columns` equal parts of `bins` bins.
 fn part(column: usize, bins: u64, columns: usize) -> Range<u64> {
@@ -509,7 +496,7 @@ mod tests {
             "{lines:?}"
         );
         assert!(profile.chart().contains("2 packets"));
-        profile.picture().unwrap();
+        assert!(profile.picture().contains("<svg"));
     }
 
     #[test]
@@ -521,7 +508,7 @@ mod tests {
             (0..=bin).for_each(|_| profile.count(7, bin * 10_000_000, 60));
             profile.count(9, bin * 10_000_000, 60);
         }
-        let picture = profile.picture().unwrap();
+        let picture = profile.picture();
         assert!(profile.picture_height() < 800, "all rings fit on a screen");
         for name in ["eth0@0", "eth0@39", "5,050"] {
             assert!(picture.contains(name), "{name}");
