@@ -4,13 +4,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants sabotage long fuzz-check instructions skew soak faults lab install install-service install-completions install-extcap deb deb-test service-test publish-check fresh nics nics-core hosts confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-fresh deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
+.PHONY: help build archive archive-test demo performance picture test models clients check bench bench-quick bench-check mutants sabotage long fuzz-check instructions skew soak faults lab lab-build lab-test install install-lab install-service install-completions install-extcap deb deb-test service-test publish-check fresh nics nics-core hosts confined vm pcap install-pcap install-pcap-system uninstall-pcap c install-c uninstall-c deps-build deps-demo deps-duckdb deps-test deps-bench deps-lab deps-dpdk deps-fresh deps-vm deps-aarch64 test-sim test-model test-miri aarch64 race deps-check
 
 # Programs that use the kernel's interfaces run as root; compilers do not.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 # Cargo's directory, also if the environment names another one.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 WIRECAP := $(TARGET)/release/wirecap
+# The lab is a separate workspace with the same target folder.
+LAB := --manifest-path lab/Cargo.toml --target-dir $(abspath $(TARGET))
 PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LIBDIR ?= $(PREFIX)/lib
@@ -45,6 +47,11 @@ archive-test: deps-build deps-demo deps-duckdb ## Format, lints and tests of wir
 	cargo build --locked -p wirecap-cli # the recorder, whose segments the tests upload
 	cargo test --locked --manifest-path archive/Cargo.toml
 
+# Experiments run the command.
+lab-test: deps-test ## Tests of the lab, live and simulated: minutes
+	cargo build --locked -p wirecap-cli
+	cargo test $(LAB) --workspace --locked --no-fail-fast
+
 # The build that the tests use, in a minute. The optimized build of `make build` takes three.
 demo: deps-build deps-demo ## Sends, captures and accounts for packets between two temporary namespaces: a minute
 	cargo build --locked -p wirecap-cli
@@ -65,8 +72,8 @@ models: test-sim test-model test-miri ## 100,000 random schedules of the simulat
 
 test-sim: deps-build # 100,000 random schedules of the simulator, and the papers' whole trace; a debug build runs fewer
 	.ci/at-least 50 cargo test --locked -p wirecap --lib --profile quick -- sim::
-	.ci/at-least 15 cargo test --locked -p wirecap-lab --lib --profile quick -- paper::
-	.ci/at-least 6 cargo test --locked -p wirecap-cli --test paper --profile quick
+	.ci/at-least 15 cargo test $(LAB) --locked --lib --profile quick -- paper::
+	.ci/at-least 6 cargo test $(LAB) --locked --test paper --profile quick
 
 # Installs the clients; the table in tests/clients lists each with its package. A client that cannot be
 # installed or built is skipped.
@@ -102,12 +109,15 @@ test-miri: deps-build
 
 # Unit tests, since qemu-user does not emulate bpf(2), AF_XDP and packet rings; tests that need them are skipped.
 AARCH64 := aarch64-unknown-linux-gnu
+aarch64: export CC_aarch64_unknown_linux_gnu := aarch64-linux-gnu-gcc
+aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := aarch64-linux-gnu-gcc
+aarch64: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := qemu-aarch64 -L /usr/aarch64-linux-gnu
+aarch64: export WIRECAP_NO_SKIP :=
 aarch64: deps-aarch64 # Builds everything for aarch64, and runs the unit tests under qemu-user: minutes
 	rustup target add $(AARCH64)
-	CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
-	CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" WIRECAP_NO_SKIP= \
-	  .ci/at-least 500 cargo test --locked --no-fail-fast --workspace --lib --bins --target $(AARCH64) \
-	    -- $$(sed '/^#/d; /./s/^/--skip /' .ci/aarch64-untried)
+	.ci/at-least 500 cargo test --locked --no-fail-fast --workspace --lib --bins --target $(AARCH64) \
+	  -- $$(sed '/^#/d; /./s/^/--skip /' .ci/aarch64-untried)
+	.ci/at-least 50 cargo test $(LAB) --locked --no-fail-fast --workspace --lib --bins --target $(AARCH64)
 	@sed -n 's/^\([^#]\)/not tried: \1/p' .ci/aarch64-untried
 
 # ThreadSanitizer sees only accesses of this process; loom and Miri test the kernel's half of the rings. It intercepts mmap and
@@ -127,27 +137,33 @@ deps-check: deps-build
 
 check: deps-check fuzz-check ## Format, lints and documentation, warnings denied
 	cargo fmt --all --check
+	cargo fmt --manifest-path lab/Cargo.toml -p wirecap-lab -p wirecap-nics --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy $(LAB) --workspace --all-targets --locked -- -D warnings
 	cargo clippy --locked -p wirecap -- -D warnings # as users build it: without the simulator
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc $(LAB) --workspace --no-deps --locked
 
 bench: build deps-bench ## Measures wirecap and its rivals, as ratios
 	cargo bench --workspace --locked
+	cargo bench $(LAB) --locked
 
 bench-quick: deps-test # Runs the benches live, instructions and pcap_loop for a moment each, to see that they work: two minutes
-	cargo test --locked --workspace --bench live --bench instructions --bench pcap_loop
+	cargo test --locked --workspace --bench instructions --bench pcap_loop
+	cargo build --locked -p wirecap-cli
+	cargo test $(LAB) --locked --bench live
 
 # A bench that misses a goal does not prevent the others from running. The results are in target/goals.csv.
 BENCHES ?= filter instructions live pcap_loop
-PACKAGE_OF_filter := wirecap-filter
-PACKAGE_OF_instructions := wirecap-cli
-PACKAGE_OF_live := wirecap-cli
-PACKAGE_OF_pcap_loop := wirecap-pcap
+PACKAGE_OF_filter := -p wirecap-filter
+PACKAGE_OF_instructions := -p wirecap-cli
+PACKAGE_OF_live := $(LAB)
+PACKAGE_OF_pcap_loop := -p wirecap-pcap
 bench-check: export WIRECAP_GOALS := $(abspath $(TARGET))/goals.csv
 bench-check: build deps-bench # Measures on an idle machine, and fails if a goal is missed, or the machine was not quiet: two hours
 	rm -f "$$WIRECAP_GOALS"
 	failed=; \
-	$(foreach bench,$(BENCHES),cargo bench --locked -p $(PACKAGE_OF_$(bench)) --bench $(bench) -- --check || failed+=" $(bench)";) \
+	$(foreach bench,$(BENCHES),cargo bench --locked $(PACKAGE_OF_$(bench)) --bench $(bench) -- --check || failed+=" $(bench)";) \
 	[ -z "$$failed" ] || { echo "goals missed or void:$$failed" >&2; exit 1; }
 
 CARGO_MUTANTS := target/tools/bin/cargo-mutants
@@ -185,13 +201,16 @@ skew: deps-test # Skewed loads of twenty seconds, captured, forwarded and on the
 instructions: deps-bench # Counts instructions per packet without a kernel, and fails if they exceed the committed baseline
 	cargo bench --locked -p wirecap-cli --bench instructions -- --check
 
-lab: build deps-lab ## Runs the lab on this machine, with wirecap and the common capture tools: minutes
-	$(SUDO) $(WIRECAP) lab report --quick
+lab-build: deps-build ## The wirecap-lab program, in target/release
+	cargo build --release $(LAB) --locked
+
+lab: build lab-build deps-lab ## Runs the lab on this machine, with wirecap and the common capture tools: minutes
+	$(SUDO) $(TARGET)/release/wirecap-lab report --quick
 
 # QEMU, a kernel and a small system are unpacked from Debian's archive into target/nics; nothing is installed.
-VM := crates/wirecap-nics/vm/run
+VM := lab/nics/vm/run
 nics: build pcap deps-vm ## Tests the engine with the drivers of NICs that a virtual machine emulates: minutes
-	cargo build --release --locked -p wirecap-nics
+	cargo build --release $(LAB) --locked -p wirecap-nics
 	$(VM) $(TARGET)/release/wirecap-nics $(CHECKS)
 
 # The machine's kernel can build every kind of host, so none is skipped. NICS=igb: the client's cable connects two NICs.
@@ -206,7 +225,8 @@ confined: pcap deps-vm # Tests tcpdump on the drop-in under Debian's AppArmor pr
 
 # A separate directory: this build has other features, and would replace the command that concurrent tests run.
 nics-core: deps-build deps-vm # The part of nics that CI runs
-	cargo build --profile quick --locked -p wirecap-cli -p wirecap-nics --target-dir $(TARGET)/nics-core
+	cargo build --profile quick --locked -p wirecap-cli --target-dir $(abspath $(TARGET))/nics-core
+	cargo build --profile quick --locked -p wirecap-nics --manifest-path lab/Cargo.toml --target-dir $(abspath $(TARGET))/nics-core
 	$(VM) $(TARGET)/nics-core/quick/wirecap-nics --core
 
 vm: deps-vm # Runs a command in the virtual machine: make vm RUN='ip -br link'; WIRECAP_VM_SYSTEMD=1: as a service of systemd
@@ -225,6 +245,11 @@ install: ## Installs the wirecap command and its man pages, after `make build`
 	$(call built,$(WIRECAP),build)
 	$(SUDO) install -Dm755 $(WIRECAP) $(DESTDIR)$(BINDIR)/wirecap
 	$(SUDO) $(WIRECAP) man-pages $(DESTDIR)$(MANDIR)/man1
+
+install-lab: ## Installs the wirecap-lab program and its man pages, after `make lab-build`
+	$(call built,$(TARGET)/release/wirecap-lab,lab-build)
+	$(SUDO) install -Dm755 $(TARGET)/release/wirecap-lab $(DESTDIR)$(BINDIR)/wirecap-lab
+	$(SUDO) $(TARGET)/release/wirecap-lab man-pages $(DESTDIR)$(MANDIR)/man1
 
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 install-service: ## Installs the systemd service, wirecap@NAME, which records with the settings of /etc/wirecap/NAME.conf
@@ -252,9 +277,9 @@ EXTCAPDIR ?= $(LIBDIR)/wireshark/extcap
 install-extcap: ## Lists wirecap's interfaces in Wireshark and tshark (EXTCAPDIR)
 	$(SUDO) install -Dm755 packaging/extcap/wirecap $(DESTDIR)$(EXTCAPDIR)/wirecap
 
-# The packages contain the files that `make build pcap c` has built. Build them on the oldest supported
+# The packages contain the files that `make build lab-build pcap c` has built. Build them on the oldest supported
 # release: Debian 12.
-deb: build pcap c deps-deb ## Debian packages of the command, the drop-in and the C library, in target/deb
+deb: build lab-build pcap c deps-deb ## Debian packages of the command, the lab, the drop-in and the C library, in target/deb
 	packaging/deb $(VERSION)
 
 deb-test: deps-deb-test # Installs these packages on fresh Debian 12 and 13, tests them and removes them: minutes
@@ -348,7 +373,7 @@ $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
 
 performance: deps-build # Writes the tables and pictures of docs/performance.md from the data in docs/results
-	cargo run -q --locked -p wirecap-lab --example pages
+	cargo run -q $(LAB) --locked --example pages
 
 picture: build deps-demo $(TERMSNAP) # Writes docs/demo.svg, the demo's last screen, for the README
 	LANG=C.UTF-8 script -qec "$(SUDO) $(WIRECAP) demo" -O /dev/null | $(TERMSNAP) --lines 49 --columns 82 --out docs/demo.svg

@@ -52,8 +52,9 @@ impl Sensor {
     fn new(wirecap: &Path, format: &str) -> Self {
         let namespaces = [(); 2].map(|()| Namespace::new().unwrap());
         let [sender, receiver] = &namespaces;
-        let pair =
-            VethPair::new((sender, "a0"), (receiver, "a1"), 1, 1500).and_then(wirecap_testbed::dedicated).unwrap();
+        let pair = VethPair::new((sender, "a0"), (receiver, "a1"), 1, 1500)
+            .and_then(wirecap_testbed::dedicated)
+            .unwrap();
         let spool = tempfile::tempdir().unwrap();
         let mut command = Command::new(wirecap);
         command.args(["capture", "-i", "a1", "-M", "64", "-R", "512", "--index", "on"]);

@@ -107,7 +107,6 @@ failed_from!(
     wirecap::device::DeviceError,
     wirecap::savefile::ReadError,
     wirecap::savefile::WriteError,
-    wirecap_lab::runner::RunnerError,
     wirecap_send::SendError,
     serde_json::Error
 );

@@ -1,39 +1,33 @@
-//! `wirecap lab`: the experiments.
+//! `wirecap lab`: the lab is a program of its own, so that this one, which runs with privileges, has no part of it.
 
-mod cost;
-mod page;
-mod watching;
+use std::ffi::OsString;
 
-use clap::Subcommand;
-use wirecap_lab::live::programs::Program;
+use clap::Args;
 
 use crate::failure::Failure;
 
-/// Run the papers' experiments, live and simulated, and report the results
-#[derive(Debug, clap::Args)]
+/// Name the program that has the experiments
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Arguments {
-    #[command(subcommand)]
-    experiment: Experiment,
-}
-
-#[derive(Debug, Subcommand)]
-enum Experiment {
-    Cost(cost::Arguments),
-    Paper(page::PaperArguments),
-    Report(page::ReportArguments),
-    /// Run one of the receivers that wirecap is compared with
-    #[command(hide = true)]
-    Program {
-        #[command(subcommand)]
-        program: Program,
-    },
+    #[arg(value_name = "ARGUMENT", trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    match &arguments.experiment {
-        Experiment::Cost(arguments) => cost::run(arguments),
-        Experiment::Paper(arguments) => page::run_paper(arguments),
-        Experiment::Report(arguments) => page::run_report(arguments),
-        Experiment::Program { program } => program.run().map_err(Failure::Failed),
+    let words = arguments.words.iter().map(|word| format!(" {}", word.display()));
+    let command = format!("wirecap-lab{}", words.collect::<String>());
+    Err(Failure::Usage(format!("the lab is a separate program; run: {command}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_one_line_with_the_command_to_run() {
+        let arguments = Arguments { words: ["report", "--full"].map(OsString::from).to_vec() };
+        let error = run(&arguments).unwrap_err().to_string();
+        assert_eq!(error, "the lab is a separate program; run: wirecap-lab report --full");
     }
 }

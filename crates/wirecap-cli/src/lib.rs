@@ -1,4 +1,4 @@
-//! The `wirecap` command: records, counts, forwards and sends packets, and the lab.
+//! The `wirecap` command: records, counts, forwards and sends packets.
 
 #[cfg(sabotage)]
 #[path = "../../wirecap-testbed/src/sabotage.rs"]
@@ -114,6 +114,7 @@ enum Command {
     Generate(generate::Arguments),
     Replay(replay::Arguments),
     Demo(demo::Arguments),
+    #[command(hide = true)]
     Lab(lab::Arguments),
     #[command(hide = true)]
     Broker(privileges::Arguments),

@@ -157,11 +157,17 @@ fn drawn(heading: &str) -> Arrows {
     lines.map(|(from, to)| (from.trim().to_owned(), names(to))).collect()
 }
 
-/// The folders with `src` and Cargo.toml, by name.
+/// The folders with `src` and Cargo.toml, by the name of the crate; also those of the other workspaces.
 fn each_crate() -> BTreeMap<String, PathBuf> {
     let folders = fs::read_dir(crates()).unwrap().map(|entry| entry.unwrap().path());
-    let folders = folders.filter(|folder| folder.join("Cargo.toml").exists());
-    folders.map(|folder| (folder.file_name().unwrap().to_str().unwrap().to_owned(), folder)).collect()
+    let others = ["lab", "lab/nics", "archive"].map(|folder| crates().join("..").join(folder));
+    let folders = folders.filter(|folder| folder.join("Cargo.toml").exists()).chain(others);
+    let name = |folder: &Path| {
+        let manifest = fs::read_to_string(folder.join("Cargo.toml")).unwrap();
+        let line = manifest.lines().find_map(|line| line.strip_prefix("name = \"")).unwrap();
+        line.trim_end_matches('"').to_owned()
+    };
+    folders.map(|folder| (name(&folder), folder)).collect()
 }
 
 #[test]
