@@ -372,7 +372,7 @@ TERMSNAP := target/tools/bin/termsnap
 $(TERMSNAP):
 	cargo install --locked --root target/tools termsnap@0.4.0
 
-performance: deps-build # Writes the tables and pictures of docs/performance.md from the data in docs/results
+performance: deps-build # Writes the tables and pictures of docs/performance.md from the data in lab/results
 	cargo run -q $(LAB) --locked --example pages
 
 picture: build deps-demo $(TERMSNAP) # Writes docs/demo.svg, the demo's last screen, for the README

@@ -1,4 +1,4 @@
-//! Tables of the documents, made from the CSV files of `docs/results`.
+//! Tables of the documents, made from the CSV files of `lab/results`.
 //!
 //! A page marks the place of a table, and names the data and how they are shown:
 //!
@@ -36,7 +36,7 @@ pub mod pictures;
 pub const PAGES: [&str; 2] = ["docs/performance.md", "docs/guide/scale.md"];
 
 /// Where the data are, from the root of the repository.
-const RESULTS: &str = "docs/results";
+const RESULTS: &str = "lab/results";
 const BEGIN: &str = "<!-- data: ";
 const END: &str = "<!-- end of data -->\n";
 

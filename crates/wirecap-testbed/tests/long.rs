@@ -62,7 +62,7 @@ impl Tree {
 
     /// The verdict and the figure in the results, if there is a row for this lane.
     fn verdict(&self, lane: &str) -> Option<String> {
-        let results = fs::read_to_string(self.root.join("docs/results/long.csv")).ok()?;
+        let results = fs::read_to_string(self.root.join("lab/results/long.csv")).ok()?;
         let row = results.lines().find_map(|row| row.strip_prefix(&format!("{lane},")))?;
         let mut fields = row.split(',');
         Some(format!("{},{}", fields.next()?, fields.next()?))
@@ -237,14 +237,14 @@ fn a_killed_call_leaves_whole_results() {
     child.kill().unwrap();
     child.wait().unwrap();
     // What a call that is killed while it writes leaves behind.
-    tree.write("docs/results/long.csv.new", "lane,verd");
+    tree.write("lab/results/long.csv.new", "lane,verd");
     assert_eq!(tree.verdict("first").as_deref(), Some("held,"));
     assert_eq!(tree.verdict("waits"), None);
     tree.write("target/again", "");
     let (held, text) = tree.run(&[]);
     assert!(held, "{text}");
     assert_eq!((runs(&tree), tree.verdict("waits").as_deref()), (1, Some("held,")));
-    assert!(!tree.root.join("docs/results/long.csv.new").exists());
+    assert!(!tree.root.join("lab/results/long.csv.new").exists());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Pictures of the documents, drawn from the CSV files of `docs/results` like the tables.
+//! Pictures of the documents, drawn from the CSV files of `lab/results` like the tables.
 
 use std::path::Path;
 
