@@ -3,8 +3,6 @@
 //! A pattern matches only names of its exact shape (`%Y` is four digits), so no other file is
 //! removed.
 
-use std::error::Error;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use wirecap_units::clock;
@@ -27,19 +25,12 @@ pub enum Numbering {
 }
 
 /// An invalid pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
 pub struct BadPattern {
     /// The fault.
     pub problem: String,
 }
-
-impl fmt::Display for BadPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
-    }
-}
-
-impl Error for BadPattern {}
 
 /// The names of a set of files, all in one directory.
 ///
