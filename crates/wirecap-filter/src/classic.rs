@@ -1,6 +1,5 @@
 //! Classic BPF programs: validation, parsing, printing.
 
-use std::error::Error;
 use std::fmt;
 
 use crate::insn::{ClassicInsn, Op, Operand, Operation, SLOTS, Source};
@@ -19,17 +18,20 @@ pub(crate) struct ClassicProgram {
 }
 
 /// Why a program is not valid classic BPF.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProgramError {
     /// There are no instructions.
+    #[error("the BPF program is empty")]
     Empty,
     /// There are more instructions than allowed.
+    #[error("the BPF program has {insns} instructions; the limit is {INSNS_MAX}")]
     TooLong {
         /// Number of instructions.
         insns: usize,
     },
     /// An instruction is undefined.
+    #[error("BPF instruction {index} is invalid: {} {} {} {}", .insn.code, .insn.jt, .insn.jf, .insn.k)]
     Unknown {
         /// The instruction's index in the program, from 0.
         index: usize,
@@ -37,6 +39,7 @@ pub enum ProgramError {
         insn: ClassicInsn,
     },
     /// An instruction jumps out of the program.
+    #[error("BPF instruction {index} jumps to {target}, but the last one is {}", .insns - 1)]
     JumpsOut {
         /// The instruction's index in the program, from 0.
         index: usize,
@@ -46,11 +49,13 @@ pub enum ProgramError {
         insns: usize,
     },
     /// An instruction divides by the constant zero.
+    #[error("BPF instruction {index} divides by zero")]
     DividesByZero {
         /// The instruction's index in the program, from 0.
         index: usize,
     },
     /// An instruction shifts by more bits than the accumulator has.
+    #[error("BPF instruction {index} shifts by {bits} bits; the maximum is 31")]
     ShiftsTooFar {
         /// The instruction's index in the program, from 0.
         index: usize,
@@ -58,6 +63,7 @@ pub enum ProgramError {
         bits: u32,
     },
     /// An instruction uses a slot of scratch memory that does not exist.
+    #[error("BPF instruction {index} uses M[{slot}]; the last slot is M[{}]", SLOTS - 1)]
     NoSuchSlot {
         /// The instruction's index in the program, from 0.
         index: usize,
@@ -65,8 +71,10 @@ pub enum ProgramError {
         slot: u32,
     },
     /// The last instruction is not a `ret`.
+    #[error("the BPF program does not end with ret")]
     NoReturn,
     /// A line of the text has the wrong form.
+    #[error("line {line} of the BPF program is not {expected}, as tcpdump -ddd prints it")]
     Text {
         /// The line number, from 1.
         line: usize,
@@ -74,6 +82,7 @@ pub enum ProgramError {
         expected: &'static str,
     },
     /// The text's number of instructions is wrong.
+    #[error("the BPF program announces {announced} instructions and has {found}")]
     Count {
         /// The number in the text.
         announced: usize,
@@ -81,39 +90,6 @@ pub enum ProgramError {
         found: usize,
     },
 }
-
-impl fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => write!(f, "the BPF program is empty"),
-            Self::TooLong { insns } => {
-                write!(f, "the BPF program has {insns} instructions; the limit is {INSNS_MAX}")
-            }
-            Self::Unknown { index, insn: ClassicInsn { code, jt, jf, k } } => {
-                write!(f, "BPF instruction {index} is invalid: {code} {jt} {jf} {k}")
-            }
-            Self::JumpsOut { index, target, insns } => {
-                write!(f, "BPF instruction {index} jumps to {target}, but the last one is {}", insns - 1)
-            }
-            Self::DividesByZero { index } => write!(f, "BPF instruction {index} divides by zero"),
-            Self::ShiftsTooFar { index, bits } => {
-                write!(f, "BPF instruction {index} shifts by {bits} bits; the maximum is 31")
-            }
-            Self::NoSuchSlot { index, slot } => {
-                write!(f, "BPF instruction {index} uses M[{slot}]; the last slot is M[{}]", SLOTS - 1)
-            }
-            Self::NoReturn => write!(f, "the BPF program does not end with ret"),
-            Self::Text { line, expected } => {
-                write!(f, "line {line} of the BPF program is not {expected}, as tcpdump -ddd prints it")
-            }
-            Self::Count { announced, found } => {
-                write!(f, "the BPF program announces {announced} instructions and has {found}")
-            }
-        }
-    }
-}
-
-impl Error for ProgramError {}
 
 impl ClassicProgram {
     pub(crate) fn new(insns: Vec<ClassicInsn>) -> Result<Self, ProgramError> {

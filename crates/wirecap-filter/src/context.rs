@@ -1,8 +1,5 @@
 //! Data about a packet, besides its bytes, that a filter may read.
 
-use std::error::Error;
-use std::fmt;
-
 use crate::insn::Extension;
 
 /// Data about a packet besides its bytes. Most filters read none of them.
@@ -45,10 +42,11 @@ pub struct VlanTag {
 }
 
 /// Why a valid filter cannot be used in this form.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unsupported {
     /// The filter reads an extension that is not available.
+    #[error("the filter reads [{extension}], but {reason}")]
     Extension {
         /// The extension.
         extension: Extension,
@@ -56,13 +54,18 @@ pub enum Unsupported {
         reason: &'static str,
     },
     /// The filter reads relative to the network header, whose offset is unknown for this link type.
+    #[error(
+        "the filter reads relative to the network header, whose offset is unknown for link type {link_type}"
+    )]
     NetworkHeader {
         /// The number of the link type in the LINKTYPE registry.
         link_type: u16,
     },
     /// The program jumps backwards, which the kernel does not allow.
+    #[error("the filter jumps backwards, which the kernel rejects")]
     Loop,
     /// The filter reads beyond the offset that the kernel allows.
+    #[error("the filter reads offset {offset} of the packet; the kernel allows up to {most}")]
     Offset {
         /// The offset that it reads.
         offset: u32,
@@ -70,6 +73,7 @@ pub enum Unsupported {
         most: u32,
     },
     /// The filter has more conditional jumps in a row than the kernel's verifier allows.
+    #[error("the filter makes up to {jumps} decisions per packet; the limit is {most}")]
     TooManyJumps {
         /// Maximum number of conditional jumps on the path of a packet through this filter.
         jumps: u32,
@@ -77,11 +81,13 @@ pub enum Unsupported {
         most: u32,
     },
     /// The kernel's classic BPF would return another result than libpcap's.
+    #[error("the filter {difference}, which the kernel evaluates differently from libpcap")]
     Differs {
         /// The difference, as a phrase that follows `the filter`.
         difference: &'static str,
     },
     /// The program for the filter would be too long.
+    #[error("the filter translates to {insns} BPF instructions; the limit is {most}")]
     TooLong {
         /// Its number of instructions.
         insns: usize,
@@ -89,32 +95,3 @@ pub enum Unsupported {
         most: usize,
     },
 }
-
-impl fmt::Display for Unsupported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Extension { extension, reason } => {
-                write!(f, "the filter reads [{extension}], but {reason}")
-            }
-            Self::NetworkHeader { link_type } => write!(
-                f,
-                "the filter reads relative to the network header, whose offset is unknown for link type {link_type}"
-            ),
-            Self::Loop => f.write_str("the filter jumps backwards, which the kernel rejects"),
-            Self::Offset { offset, most } => {
-                write!(f, "the filter reads offset {offset} of the packet; the kernel allows up to {most}")
-            }
-            Self::TooManyJumps { jumps, most } => {
-                write!(f, "the filter makes up to {jumps} decisions per packet; the limit is {most}")
-            }
-            Self::Differs { difference } => {
-                write!(f, "the filter {difference}, which the kernel evaluates differently from libpcap")
-            }
-            Self::TooLong { insns, most } => {
-                write!(f, "the filter translates to {insns} BPF instructions; the limit is {most}")
-            }
-        }
-    }
-}
-
-impl Error for Unsupported {}

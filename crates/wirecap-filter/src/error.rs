@@ -1,20 +1,26 @@
 //! Why a filter could not be created.
 
-use std::error::Error;
 use std::ffi::OsString;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 
 use crate::classic::ProgramError;
 
 /// Why a filter could not be created.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterError {
     /// libpcap, which compiles filter expressions, is missing.
-    Libpcap(LibpcapError),
+    #[error(
+        "filter expressions need libpcap, which cannot be loaded; install it (Debian package libpcap0.8), \
+         or name the library in WIRECAP_LIBPCAP"
+    )]
+    Libpcap(#[source] LibpcapError),
     /// libpcap rejects the expression.
+    #[error(
+        "{message}\n  {expression}{}",
+        part.as_ref().map(|part| marks(expression, part)).unwrap_or_default()
+    )]
     Expression {
         /// The expression.
         expression: String,
@@ -24,9 +30,11 @@ pub enum FilterError {
         part: Option<Range<usize>>,
     },
     /// The program is invalid.
-    Program(ProgramError),
+    #[error("the filter is not a valid BPF program")]
+    Program(#[from] ProgramError),
     /// A system call failed.
-    System(io::Error),
+    #[error("cannot compile the filter")]
+    System(#[source] io::Error),
 }
 
 impl FilterError {
@@ -44,61 +52,25 @@ impl FilterError {
     }
 }
 
-impl fmt::Display for FilterError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Libpcap(_) => f.write_str(
-                "filter expressions need libpcap, which cannot be loaded; install it (Debian package libpcap0.8), or \
-                 name the library in WIRECAP_LIBPCAP",
-            ),
-            Self::Expression { expression, message, part } => {
-                write!(f, "{message}\n  {expression}")?;
-                part.as_ref().map_or(Ok(()), |part| write!(f, "\n  {}", marks(expression, part)))
-            }
-            Self::Program(_) => f.write_str("the filter is not a valid BPF program"),
-            Self::System(_) => f.write_str("cannot compile the filter"),
-        }
-    }
-}
-
-/// A line that marks a part of the line above.
+/// A further line that marks a part of the line above.
 fn marks(line: &str, part: &Range<usize>) -> String {
     let width = |range: Range<usize>| line.get(range).map_or(0, |text| text.chars().count());
     let (before, marked) = (width(0..part.start), width(part.clone()));
-    format!("{}^{}", " ".repeat(before), "~".repeat(marked.saturating_sub(1)))
-}
-
-impl Error for FilterError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Libpcap(error) => Some(error),
-            Self::Expression { .. } => None,
-            Self::Program(error) => Some(error),
-            Self::System(error) => Some(error),
-        }
-    }
-}
-
-impl From<ProgramError> for FilterError {
-    fn from(error: ProgramError) -> Self {
-        Self::Program(error)
-    }
+    format!("\n  {}^{}", " ".repeat(before), "~".repeat(marked.saturating_sub(1)))
 }
 
 /// Why libpcap could not be loaded.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", self.answers())]
 pub struct LibpcapError {
     /// The names tried, and the dynamic linker's errors.
     pub tried: Vec<(OsString, String)>,
 }
 
-impl fmt::Display for LibpcapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (_, answer)) in self.tried.iter().enumerate() {
-            write!(f, "{}{answer}", if index == 0 { "" } else { "; " })?;
-        }
-        Ok(())
+impl LibpcapError {
+    /// The dynamic linker's errors.
+    fn answers(&self) -> String {
+        let answers: Vec<&str> = self.tried.iter().map(|(_, answer)| answer.as_str()).collect();
+        answers.join("; ")
     }
 }
-
-impl Error for LibpcapError {}

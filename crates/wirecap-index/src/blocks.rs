@@ -3,8 +3,6 @@
 //! The footer has checksums of itself and of the blocks of the file before it. So a search that reads a small part of an index
 //! detects damage in this part, and does not read the others.
 
-use std::error::Error;
-use std::fmt;
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, Read};
@@ -34,7 +32,8 @@ const END_BYTES: u64 = 24 << 10;
 const HEADER_BYTES: usize = 256;
 
 /// The reason why an index file is invalid.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
 pub struct Damaged(pub(crate) String);
 
 impl Damaged {
@@ -42,14 +41,6 @@ impl Damaged {
         Self(problem.to_owned())
     }
 }
-
-impl fmt::Display for Damaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Damaged {}
 
 impl From<ParquetError> for Damaged {
     fn from(error: ParquetError) -> Self {

@@ -45,24 +45,15 @@ pub enum Note<'a> {
 }
 
 /// Why the search failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum FindError {
     /// The filter does not apply to packets of a segment.
-    Query(PathBuf, QueryError),
+    #[error("{file}: {1}", file = .0.display())]
+    Query(PathBuf, #[source] QueryError),
     /// `note` returned `false`.
+    #[error("interrupted")]
     Stopped,
 }
-
-impl fmt::Display for FindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Query(path, error) => write!(f, "{}: {error}", path.display()),
-            Self::Stopped => f.write_str("interrupted"),
-        }
-    }
-}
-
-impl Error for FindError {}
 
 /// A segment and its pieces to be read.
 #[derive(Debug)]
@@ -881,13 +872,16 @@ fn place_of(interfaces: &mut Vec<(Interface, Option<u32>)>, interface: &Interfac
 }
 
 /// The reason why a piece cannot be read.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The filter does not apply to its packets.
+    #[error(transparent)]
     Query(QueryError),
     /// The segment was removed.
+    #[error("it was removed before all of it was read")]
     Vanished,
     /// The segment is damaged, or its index is that of another one.
+    #[error(transparent)]
     Unreadable(Box<dyn Error + Send + Sync>),
 }
 
@@ -897,26 +891,6 @@ impl Fault {
             "its index does not match it: write a new one, with wirecap index on the machine that recorded"
                 .into(),
         )
-    }
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Query(error) => error.fmt(f),
-            Self::Vanished => f.write_str("it was removed before all of it was read"),
-            Self::Unreadable(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for Fault {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Query(error) => error.source(),
-            Self::Vanished => None,
-            Self::Unreadable(error) => error.source(),
-        }
     }
 }
 

@@ -1,8 +1,6 @@
 //! A query, and the pieces that it can exclude.
 
 use std::collections::{BTreeSet, HashMap};
-use std::error::Error;
-use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use wirecap_filter::{CompiledFilter, Context, Filter, FilterError, FilterRequest, Need, Unsupported};
@@ -44,24 +42,15 @@ struct Compiled {
 }
 
 /// The reason why packets of a link type cannot be searched.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum QueryError {
     /// The filter does not exist for this link type.
+    #[error(transparent)]
     Filter(FilterError),
     /// The filter reads data that a savefile does not contain.
+    #[error(transparent)]
     Unsupported(Unsupported),
 }
-
-impl fmt::Display for QueryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Filter(error) => error.fmt(f),
-            Self::Unsupported(error) => error.fmt(f),
-        }
-    }
-}
-
-impl Error for QueryError {}
 
 impl Query {
     /// Packets that `filter` matches, of flows `between` two ends, from a time on and before another, in nanoseconds since the

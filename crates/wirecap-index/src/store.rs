@@ -1,7 +1,5 @@
 //! Index files in the directories of their segments: finds, validates and writes them.
 
-use std::error::Error;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -33,29 +31,20 @@ pub fn index_path(segment: &Path) -> PathBuf {
 }
 
 /// The reason why a segment has no valid index.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Without {
     /// There is none.
+    #[error("it has no index")]
     Missing,
     /// The storage does not deliver it.
+    #[error("its index cannot be read: {0}")]
     Unreadable(String),
     /// Its checksums are wrong, or it contradicts itself.
+    #[error("its index is damaged: {0}")]
     Damaged(String),
     /// The index is that of another segment, or the segment has changed since.
+    #[error("the file was changed after its index was written")]
     Stale,
-}
-
-impl Error for Without {}
-
-impl fmt::Display for Without {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing => f.write_str("it has no index"),
-            Self::Unreadable(problem) => write!(f, "its index cannot be read: {problem}"),
-            Self::Damaged(problem) => write!(f, "its index is damaged: {problem}"),
-            Self::Stale => f.write_str("the file was changed after its index was written"),
-        }
-    }
 }
 
 /// The index file of a segment, if it is valid as far as it was read.
@@ -123,34 +112,17 @@ pub enum Ensured {
 }
 
 /// Why a segment has no index after [`ensure`].
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum EnsureError {
     /// The segment was removed or replaced.
+    #[error("it was removed before its index was written")]
     Vanished,
     /// The segment cannot be opened, or is not a savefile.
+    #[error(transparent)]
     Segment(ReadError),
     /// The index cannot be written.
-    Write(io::Error),
-}
-
-impl fmt::Display for EnsureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Vanished => f.write_str("it was removed before its index was written"),
-            Self::Segment(error) => error.fmt(f),
-            Self::Write(_) => f.write_str("cannot write its index"),
-        }
-    }
-}
-
-impl Error for EnsureError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Vanished => None,
-            Self::Segment(error) => error.source(),
-            Self::Write(error) => Some(error),
-        }
-    }
+    #[error("cannot write its index")]
+    Write(#[source] io::Error),
 }
 
 impl From<ReadError> for EnsureError {

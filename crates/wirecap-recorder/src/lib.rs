@@ -19,7 +19,6 @@ mod cut;
 mod direct;
 mod files;
 mod launch;
-mod local_time;
 mod names;
 mod page;
 mod recording;

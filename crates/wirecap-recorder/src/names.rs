@@ -3,11 +3,9 @@
 //! A pattern matches only names of its exact shape (`%Y` is four digits), so no other file is
 //! removed.
 
-use std::error::Error;
-use std::fmt;
 use std::path::{Path, PathBuf};
 
-use crate::local_time;
+use wirecap_units::clock;
 
 /// Minimum digits of a sequence number.
 const DIGITS: usize = 5;
@@ -27,19 +25,12 @@ pub enum Numbering {
 }
 
 /// An invalid pattern.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
 pub struct BadPattern {
     /// The fault.
     pub problem: String,
 }
-
-impl fmt::Display for BadPattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.problem)
-    }
-}
-
-impl Error for BadPattern {}
 
 /// The names of a set of files, all in one directory.
 ///
@@ -132,7 +123,7 @@ impl Pattern {
             match token {
                 Token::Literal(text) => name += text,
                 Token::Sequence => name += &format!("{:0DIGITS$}", sequence + 1),
-                Token::Time(conversion, _) => name += &local_time::format(&format!("%{conversion}"), seconds),
+                Token::Time(conversion, _) => name += &clock::format(&format!("%{conversion}"), seconds),
             }
         }
         match self.numbering {
@@ -275,7 +266,7 @@ mod tests {
 
     #[test]
     fn names_are_those_of_dumpcap_and_tcpdump() {
-        let date = local_time::format("%Y%m%d%H%M%S", 1_700_000_000);
+        let date = clock::format("%Y%m%d%H%M%S", 1_700_000_000);
         assert_eq!(name("trace.pcapng", Numbering::Pattern, 0), format!("trace_00001_{date}.pcapng"));
         assert_eq!(name("d/trace.pcap.zst", Numbering::Pattern, 9), format!("d/trace_00010_{date}.pcap.zst"));
         assert_eq!(name("trace", Numbering::Pattern, 0), format!("trace_00001_{date}"));

@@ -28,6 +28,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use wirecap_savefile::{Format, Record, Timestamp, WriteError};
+use wirecap_units::clock;
 
 use crate::compression::{Compression, Compressor, FrameTable};
 use crate::compressors::Compressors;
@@ -35,7 +36,6 @@ use crate::cut::{CutRules, Cutter};
 use crate::direct::Direct;
 use crate::files;
 use crate::launch::Launch;
-use crate::local_time;
 use crate::names::Pattern;
 use crate::page::{CACHED_BYTES, FRAME_BYTES, PAGE_BYTES, Page};
 use crate::rules::{Answer, RulesError};
@@ -225,7 +225,7 @@ impl Recording {
             head_bytes,
             tail_bytes: settings.tail_bytes,
             sources: Sources::new(settings.sources, settings.interfaces, settings.source_tail_bytes),
-            cutter: Cutter::new(settings.cut, local_time::utc_offset),
+            cutter: Cutter::new(settings.cut, clock::utc_offset),
             files_max: settings.files_max.unwrap_or(u64::MAX),
             bytes_max: settings.bytes_max.unwrap_or(u64::MAX),
             is_open: false,

@@ -5,10 +5,15 @@ use std::io;
 use std::path::PathBuf;
 
 /// Why a recording cannot obey rules.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RulesError {
     /// The new budget would remove the file that is being written before the next one is complete.
+    #[error(
+        "the budget of {keep_bytes} bytes has no room for the file that is being written ({open_bytes} \
+         bytes) and the next one ({next_bytes} bytes); start a new file first, or use a larger budget or \
+         smaller files"
+    )]
     NoRoom {
         /// Budget for all files.
         keep_bytes: u64,
@@ -18,6 +23,10 @@ pub enum RulesError {
         next_bytes: u64,
     },
     /// The file system would have too few free bytes even without all complete files.
+    #[error(
+        "the budget of {keep_free} free bytes cannot be kept: {free_bytes} bytes are free, and the complete \
+         files have {complete_bytes} bytes; use a smaller budget, or free disk space"
+    )]
     NoFreeBytes {
         /// Budget of free bytes.
         keep_free: u64,
@@ -27,39 +36,13 @@ pub enum RulesError {
         complete_bytes: u64,
     },
     /// The directory cannot be read.
+    #[error("cannot read {}", .directory.display())]
     Directory {
         /// Its path.
         directory: PathBuf,
         /// Why not.
         source: io::Error,
     },
-}
-
-impl fmt::Display for RulesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoRoom { keep_bytes, open_bytes, next_bytes } => write!(
-                f,
-                "the budget of {keep_bytes} bytes has no room for the file that is being written ({open_bytes} bytes) and the \
-                 next one ({next_bytes} bytes); start a new file first, or use a larger budget or smaller files"
-            ),
-            Self::NoFreeBytes { keep_free, free_bytes, complete_bytes } => write!(
-                f,
-                "the budget of {keep_free} free bytes cannot be kept: {free_bytes} bytes are free, and the complete files have \
-                 {complete_bytes} bytes; use a smaller budget, or free disk space"
-            ),
-            Self::Directory { directory, .. } => write!(f, "cannot read {}", directory.display()),
-        }
-    }
-}
-
-impl std::error::Error for RulesError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Directory { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 /// Called with the outcome of a request about rules, in the capture thread or the writer's. Dropped without a call if the

@@ -56,42 +56,14 @@ pub enum Converted {
 }
 
 /// Why a [`Conversion`] failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ConversionError {
     /// The source cannot be read any further.
-    Read(ReadError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// The copy cannot be written.
-    Write(WriteError),
-}
-
-impl fmt::Display for ConversionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Read(error) => error.fmt(f),
-            Self::Write(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for ConversionError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Read(error) => error.source(),
-            Self::Write(error) => error.source(),
-        }
-    }
-}
-
-impl From<ReadError> for ConversionError {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
-}
-
-impl From<WriteError> for ConversionError {
-    fn from(error: WriteError) -> Self {
-        Self::Write(error)
-    }
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 /// Numbers of the items that the copy cannot store.

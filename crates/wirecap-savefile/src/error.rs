@@ -1,17 +1,16 @@
 //! Why a savefile could not be read.
 
-use std::error::Error;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 /// Why a savefile could not be read.
 ///
 /// Offsets are in bytes from the beginning of the file; for a compressed file, of its decompressed contents.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// The file could not be opened.
+    #[error("cannot open {}", .path.display())]
     Open {
         /// Its path.
         path: PathBuf,
@@ -19,13 +18,19 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is empty.
+    #[error("the savefile is empty")]
     Empty,
     /// The file is not a savefile.
+    #[error(
+        "neither pcapng nor pcap, compressed or not: it begins with {0:02x} {1:02x} {2:02x} {3:02x}",
+        magic[0], magic[1], magic[2], magic[3]
+    )]
     UnknownFormat {
         /// The file's first bytes.
         magic: [u8; 4],
     },
     /// The source could not be read or decompressed.
+    #[error("cannot continue reading at byte {offset} of the savefile")]
     Source {
         /// Offset of the block that could not be read.
         offset: u64,
@@ -33,6 +38,10 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file ends inside a header, block or packet.
+    #[error(
+        "the savefile ends inside a {what} that begins at byte {offset}: {present} of {expected} bytes are \
+         present"
+    )]
     Truncated {
         /// Offset of this header, block or packet.
         offset: u64,
@@ -44,43 +53,11 @@ pub enum ReadError {
         present: usize,
     },
     /// The file violates its format.
+    #[error("malformed savefile: at byte {offset}, {problem}")]
     Malformed {
         /// Offset of the offending block or packet.
         offset: u64,
         /// The fault.
         problem: String,
     },
-}
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
-            Self::Empty => write!(f, "the savefile is empty"),
-            Self::UnknownFormat { magic: [a, b, c, d] } => write!(
-                f,
-                "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
-            ),
-            Self::Source { offset, .. } => {
-                write!(f, "cannot continue reading at byte {offset} of the savefile")
-            }
-            Self::Truncated { offset, what, expected, present } => write!(
-                f,
-                "the savefile ends inside a {what} that begins at byte {offset}: \
-                 {present} of {expected} bytes are present"
-            ),
-            Self::Malformed { offset, problem } => {
-                write!(f, "malformed savefile: at byte {offset}, {problem}")
-            }
-        }
-    }
-}
-
-impl Error for ReadError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Open { source, .. } | Self::Source { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }

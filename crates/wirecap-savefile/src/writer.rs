@@ -4,7 +4,6 @@
 //! bytes: more than zero only after a failed write to a sink that cannot remove bytes. A later flush then
 //! continues in the middle of the incomplete packet.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -447,15 +446,17 @@ impl<S: Sink> fmt::Debug for Writer<S> {
 }
 
 /// Why a savefile could not be written.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The reader has closed the stream, as is usual at the end of a capture into a pipe.
+    #[error("the reader closed the pipe after {packets} packets")]
     BrokenPipe {
         /// The number of whole packets written to the pipe.
         packets: u64,
     },
     /// The system failed to write. The savefile contains whole packets only.
+    #[error("cannot write to {sink}; it contains {packets} complete packets")]
     Sink {
         /// The savefile's path.
         sink: String,
@@ -466,6 +467,10 @@ pub enum WriteError {
     },
     /// The system failed to write in the middle of a packet, and the savefile could not be truncated before
     /// that packet: it is a stream, or truncation failed.
+    #[error(
+        "cannot continue writing to {sink}, which now ends inside a packet; the {packets} packets before it \
+         are complete"
+    )]
     Torn {
         /// The savefile's path.
         sink: String,
@@ -475,6 +480,10 @@ pub enum WriteError {
         source: io::Error,
     },
     /// The interface's link type differs from that of the pcap file.
+    #[error(
+        "a pcap file has one link type: this one has {}, the interface has {}; write pcapng",
+        .file.0, .interface.0
+    )]
     LinkType {
         /// The file's link type.
         file: LinkType,
@@ -482,6 +491,7 @@ pub enum WriteError {
         interface: LinkType,
     },
     /// No interface with this index has been added.
+    #[error("no interface {interface} in the savefile, which has {interface_count}")]
     UnknownInterface {
         /// The index.
         interface: u32,
@@ -489,6 +499,7 @@ pub enum WriteError {
         interface_count: u32,
     },
     /// The packet is longer than the file's maximum.
+    #[error("a packet of {bytes} bytes is longer than the {bytes_max} that the savefile allows")]
     TooLong {
         /// Length of the packet.
         bytes: usize,
@@ -497,56 +508,16 @@ pub enum WriteError {
     },
     /// The packet's time is later than a pcap file can store: its seconds have 32 bits and end in the year
     /// 2106.
+    #[error("pcap cannot store timestamps from 2106 on ({timestamp}); write pcapng")]
     TooLate {
         /// The packet's time.
         timestamp: Timestamp,
     },
     /// The packet's time is before 1970 or after 2554. Only a copy of a pcapng file in the same format can keep it.
+    #[error(
+        "a packet's time is before 1970 or after 2554: only wirecap capture -r FILE -w COPY.pcapng keeps it"
+    )]
     TimeOutOfRange,
-}
-
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BrokenPipe { packets } => {
-                write!(f, "the reader closed the pipe after {packets} packets")
-            }
-            Self::Sink { sink, packets, .. } => {
-                write!(f, "cannot write to {sink}; it contains {packets} complete packets")
-            }
-            Self::Torn { sink, packets, .. } => write!(
-                f,
-                "cannot continue writing to {sink}, which now ends inside a packet; the {packets} packets before it are complete"
-            ),
-            Self::LinkType { file, interface } => write!(
-                f,
-                "a pcap file has one link type: this one has {}, the interface has {}; write pcapng",
-                file.0, interface.0
-            ),
-            Self::UnknownInterface { interface, interface_count } => {
-                write!(f, "no interface {interface} in the savefile, which has {interface_count}")
-            }
-            Self::TooLong { bytes, bytes_max } => {
-                write!(f, "a packet of {bytes} bytes is longer than the {bytes_max} that the savefile allows")
-            }
-            Self::TooLate { timestamp } => {
-                write!(f, "pcap cannot store timestamps from 2106 on ({timestamp}); write pcapng")
-            }
-            Self::TimeOutOfRange => write!(
-                f,
-                "a packet's time is before 1970 or after 2554: only wirecap capture -r FILE -w COPY.pcapng keeps it"
-            ),
-        }
-    }
-}
-
-impl Error for WriteError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Sink { source, .. } | Self::Torn { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,33 +1,42 @@
-//! Parsing and printing of times in local time, by the C library.
-#![allow(unsafe_code)]
+//! Local time: parsing, printing, and the conversions of strftime(3).
 
-use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use jiff::civil::DateTime;
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan, ZonedDateTime};
 
 use crate::size;
 
 const NANOS: u64 = 1_000_000_000;
 
-fn local(seconds: i64) -> libc::tm {
-    let mut broken_down = MaybeUninit::zeroed();
-    // SAFETY: both pointers are to valid objects of the expected types. The function fails only for years
-    // that do not fit an `int`; the structure then stays zero, which is a valid value.
-    unsafe {
-        libc::localtime_r(&raw const seconds, broken_down.as_mut_ptr());
-        broken_down.assume_init()
-    }
+/// The time zone of `TZ` or of `/etc/localtime`, or UTC if neither can be read. It is read once, like the C library does.
+fn zone() -> TimeZone {
+    static ZONE: OnceLock<TimeZone> = OnceLock::new();
+    ZONE.get_or_init(|| TimeZone::try_system().unwrap_or(TimeZone::UTC)).clone()
 }
 
-/// Converts to seconds since the epoch.
-fn seconds(mut broken_down: libc::tm, is_utc: bool) -> i64 {
-    broken_down.tm_isdst = -1;
-    // SAFETY: both functions read and write the structure, which is valid.
-    unsafe {
-        match is_utc {
-            true => libc::timegm(&raw mut broken_down),
-            false => libc::mktime(&raw mut broken_down),
-        }
-    }
+/// Local time at these seconds since the epoch. Years after 9999, which no capture has, become the year 9999.
+fn local(seconds: i64) -> ZonedDateTime {
+    let timestamp = Timestamp::from_second(seconds).unwrap_or(Timestamp::MAX);
+    timestamp.to_zoned_datetime(zone())
+}
+
+/// The seconds by which the local clock is ahead of UTC at these seconds since the epoch.
+pub fn utc_offset(seconds: i64) -> i64 {
+    local(seconds).offset().seconds().into()
+}
+
+/// The result of strftime(3) for the pattern at these seconds since the epoch, in local time, or the pattern itself if
+/// it has an unknown conversion.
+pub fn format(pattern: &str, seconds: i64) -> String {
+    format_zoned(pattern, &local(seconds))
+}
+
+fn format_zoned(pattern: &str, time: &ZonedDateTime) -> String {
+    strtime::format(pattern, time).unwrap_or_else(|_| pattern.to_owned())
 }
 
 /// The current time in nanoseconds since the epoch.
@@ -67,7 +76,8 @@ fn time_at(text: &str, now: u64) -> Result<u64, String> {
         let nanos = u64::try_from(seconds).ok().and_then(|seconds| seconds.checked_mul(NANOS));
         nanos.and_then(|nanos| nanos.checked_add(fraction)).ok_or_else(expected)
     };
-    if let Some(seconds) = whole.parse::<u32>().ok().filter(|_| !text.ends_with('Z')) {
+    let is_utc = text.ends_with('Z');
+    if let Some(seconds) = whole.parse::<u32>().ok().filter(|_| !is_utc) {
         return of_seconds(seconds.into());
     }
     let (date, clock) = match whole.split_once(['T', ' ']) {
@@ -75,24 +85,36 @@ fn time_at(text: &str, now: u64) -> Result<u64, String> {
         None if whole.contains(':') => (None, whole),
         None => (Some(whole), "00:00"),
     };
-    let mut broken_down = local((now / NANOS).cast_signed());
-    if let Some(date) = date {
-        let [year, month, day] = numbers(date, '-').filter(|date| date.len() == 3).ok_or_else(expected)?[..]
-        else {
-            return Err(expected());
-        };
-        if !(1970..=2500).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-            return Err(expected());
-        }
-        (broken_down.tm_year, broken_down.tm_mon, broken_down.tm_mday) = (year - 1900, month - 1, day);
+    let zone = if is_utc { TimeZone::UTC } else { zone() };
+    let day = match date {
+        Some(date) => day(date).ok_or_else(expected)?,
+        None => local((now / NANOS).cast_signed()).with_time_zone(zone.clone()).datetime(),
+    };
+    let time = at(day, clock).ok_or_else(expected)?;
+    // A time that the clock skips is the one after it, and one that it has twice is the first, as with mktime(3).
+    let zoned = time.to_zoned_datetime(zone).map_err(|_| expected())?;
+    of_seconds(zoned.timestamp().as_second())
+}
+
+/// The beginning of a day such as `2026-11-22`.
+fn day(date: &str) -> Option<DateTime> {
+    let [year, month, day] = numbers(date, '-')?.try_into().ok()?;
+    if !(1970..=2500).contains(&year) {
+        return None;
     }
-    let clock = numbers(clock, ':').filter(|clock| (2..=3).contains(&clock.len())).ok_or_else(expected)?;
-    let (hour, minute, second) = (clock[0], clock[1], clock.get(2).copied().unwrap_or(0));
-    if hour > 23 || minute > 59 || second > 60 {
-        return Err(expected());
-    }
-    (broken_down.tm_hour, broken_down.tm_min, broken_down.tm_sec) = (hour, minute, second);
-    of_seconds(seconds(broken_down, text.ends_with('Z')))
+    DateTime::new(year, month.try_into().ok()?, day.try_into().ok()?, 0, 0, 0, 0).ok()
+}
+
+/// The time on this day of a clock that shows `18:00` or `18:00:05`. A leap second is the next minute's first.
+fn at(day: DateTime, clock: &str) -> Option<DateTime> {
+    let (hour, minute, second) = match numbers(clock, ':')?[..] {
+        [hour, minute] => (hour, minute, 0),
+        [hour, minute, second @ 0..=60] => (hour, minute, second),
+        _ => return None,
+    };
+    let (hour, minute) = (hour.try_into().ok()?, minute.try_into().ok()?);
+    let minute = DateTime::new(day.year(), day.month(), day.day(), hour, minute, 0, 0).ok()?;
+    minute.checked_add(i64::from(second).seconds()).ok()
 }
 
 /// Checks that the time of `--from` is before that of `--to`.
@@ -110,24 +132,15 @@ pub fn check_order(from: Option<u64>, to: Option<u64>) -> Result<(), String> {
     }
 }
 
-fn numbers(text: &str, separator: char) -> Option<Vec<i32>> {
+fn numbers(text: &str, separator: char) -> Option<Vec<i16>> {
     let number = |part: &str| part.parse().ok().filter(|_| part.bytes().all(|byte| byte.is_ascii_digit()));
     text.split(separator).map(number).collect()
 }
 
 /// Formats local time to the microsecond.
 pub fn text(nanos: u64) -> String {
-    let time = local((nanos / NANOS).cast_signed());
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}",
-        time.tm_year + 1900,
-        time.tm_mon + 1,
-        time.tm_mday,
-        time.tm_hour,
-        time.tm_min,
-        time.tm_sec,
-        nanos % NANOS / 1000
-    )
+    let second = format("%Y-%m-%dT%H:%M:%S", (nanos / NANOS).cast_signed());
+    format!("{second}.{:06}", nanos % NANOS / 1000)
 }
 
 /// Formats local time to the second.
@@ -156,6 +169,8 @@ pub fn lag(oldest: u64, now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -168,6 +183,7 @@ mod tests {
             ("1700000000", now),
             ("1700000000.000000001", now + 1),
             ("-10m", now - 600 * NANOS),
+            ("2023-11-14T23:59:60Z", 1_700_006_400 * NANOS),
         ] {
             assert_eq!(time_at(text, now), Ok(nanos), "{text}");
         }
@@ -177,6 +193,7 @@ mod tests {
             "",
             "x",
             "2023-13-01",
+            "2023-02-29",
             "2023-11-14T25:00",
             "12",
             "1:2:3:4",
@@ -185,6 +202,32 @@ mod tests {
             "2023-11-14T22:13:20.1234567890",
         ] {
             assert!(bad == "12" || time_at(bad, now).is_err(), "{bad} was taken");
+        }
+    }
+
+    /// With the system's `date`, which has the C library's conversions.
+    #[test]
+    fn times_are_formatted_as_by_the_c_library() {
+        const PATTERN: &str =
+            "%Y-%m-%d %H:%M:%S %I %j %u %w %U %W %V %G %g %C %y %s %a %A %b %B %h %p %P %Z %z";
+        for zone in ["CET-1CEST,M3.5.0,M10.5.0/3", "EST5EDT,M3.2.0,M11.1.0", "IST-5:30", "UTC0"] {
+            // The beginning and end of summer time, turns of years, a leap day, and times between.
+            let edges = [0, 951_782_400, 1_743_296_400, 1_761_440_400, 1_762_063_200, 1_767_225_600];
+            for seconds in
+                edges.iter().flat_map(|edge| [edge - 1, *edge, edge + 86_399]).filter(|&at| at >= 0)
+            {
+                let date = Command::new("date")
+                    .args(["-d", &format!("@{seconds}"), &format!("+{PATTERN}")])
+                    .env("TZ", zone)
+                    .env("LC_ALL", "C")
+                    .output()
+                    .unwrap();
+                let time = Timestamp::from_second(seconds)
+                    .unwrap()
+                    .to_zoned_datetime(TimeZone::posix(zone).unwrap());
+                let expected = String::from_utf8(date.stdout).unwrap();
+                assert_eq!(format_zoned(PATTERN, &time), expected.trim_end(), "{zone} {seconds}");
+            }
         }
     }
 

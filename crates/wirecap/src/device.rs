@@ -465,10 +465,11 @@ impl fmt::Display for Upper {
 }
 
 /// Why an interface could not be looked up or queried.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// No interface has this name in this network namespace.
+    #[error("no interface {name} in this network namespace; there are: {}", .existing.join(", "))]
     NoSuchDevice {
         /// The requested name.
         name: String,
@@ -476,6 +477,7 @@ pub enum DeviceError {
         existing: Vec<String>,
     },
     /// No interface can have this name.
+    #[error("{name:?} cannot be an interface: {reason}")]
     InvalidName {
         /// The requested name.
         name: String,
@@ -483,47 +485,27 @@ pub enum DeviceError {
         reason: &'static str,
     },
     /// The calling thread is not in the network namespace where the interface was looked up.
+    #[error(
+        "{name} is not in the network namespace of the calling thread; call from a thread in its namespace"
+    )]
     OtherNamespace {
         /// The interface.
         name: String,
     },
     /// The kernel did not answer a query.
+    #[error(
+        "the kernel did not {}",
+        match interface {
+            Some(name) => format!("report interface {name}"),
+            None => "list the interfaces".to_owned(),
+        }
+    )]
     Kernel {
         /// The interface of the query, if it was about one.
         interface: Option<String>,
         /// Its error.
         source: io::Error,
     },
-}
-
-impl fmt::Display for DeviceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchDevice { name, existing } => {
-                write!(f, "no interface {name} in this network namespace; there are: {}", existing.join(", "))
-            }
-            Self::InvalidName { name, reason } => write!(f, "{name:?} cannot be an interface: {reason}"),
-            Self::OtherNamespace { name } => {
-                write!(
-                    f,
-                    "{name} is not in the network namespace of the calling thread; call from a thread in its namespace"
-                )
-            }
-            Self::Kernel { interface: Some(name), .. } => {
-                write!(f, "the kernel did not report interface {name}")
-            }
-            Self::Kernel { interface: None, .. } => f.write_str("the kernel did not list the interfaces"),
-        }
-    }
-}
-
-impl std::error::Error for DeviceError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Self::Kernel { source, .. } => Some(source),
-            _ => None,
-        }
-    }
 }
 
 /// The kernel's own rule for names.

@@ -1,6 +1,5 @@
 //! Errors of opening a capture and of running captures.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -12,17 +11,20 @@ use crate::names::{Holder, RingName};
 use crate::savefile::ReadError;
 
 /// Why a capture could not be opened.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
     /// The interface cannot be looked up.
-    Device(DeviceError),
+    #[error("cannot look up the interface")]
+    Device(#[from] DeviceError),
     /// The interface is there but administratively down.
+    #[error("{interface} is down; bring it up with: ip link set {interface} up")]
     InterfaceDown {
         /// The interface's name.
         interface: String,
     },
     /// The interface's packets need a header in savefiles, or another byte order, which wirecap does not write.
+    #[error("{interface} is {kind}, which wirecap does not record; use: tcpdump -i {interface}")]
     UnsupportedLink {
         /// The interface's name.
         interface: String,
@@ -30,6 +32,7 @@ pub enum OpenError {
         kind: &'static str,
     },
     /// The interface has no such receive queue.
+    #[error("{ring} does not exist: {} has {}", ring.interface, QueueNumbers(*queues))]
     NoSuchQueue {
         /// The requested ring.
         ring: RingName,
@@ -37,16 +40,24 @@ pub enum OpenError {
         queues: u32,
     },
     /// A receive queue was added that exceeds the maximum that the driver reported.
+    #[error("{ring} exceeds the maximum number of receive queues that its driver reported")]
     NoRoom {
         /// Its ring.
         ring: RingName,
     },
     /// A device name that is not `INTERFACE` or `INTERFACE@QUEUES`.
+    #[error(
+        "'{name}' is not a device; write INTERFACE or INTERFACE@QUEUES, such as eth0@2, eth0@0-3 or eth0@0,2"
+    )]
     BadDeviceName {
         /// What was given.
         name: String,
     },
     /// An interface was named more than once with different settings.
+    #[error(
+        "{interface} is named more than once with different values of {setting}; all its rings must use the \
+         same value"
+    )]
     SettingsDiffer {
         /// The interface's name.
         interface: String,
@@ -54,6 +65,7 @@ pub enum OpenError {
         setting: &'static str,
     },
     /// A number out of range.
+    #[error("invalid {parameter} {value}: expected {allowed}")]
     BadParameter {
         /// Which one.
         parameter: &'static str,
@@ -63,6 +75,11 @@ pub enum OpenError {
         allowed: String,
     },
     /// The pools need more locked memory than the process may have.
+    #[error(
+        "the pools need {needed_bytes} bytes of locked memory, the limit is {limit_bytes}; grant \
+         CAP_IPC_LOCK, raise the limit (ulimit -l {}), or use fewer or smaller chunks (-R, -M, --buffer)",
+        .needed_bytes.div_ceil(1024)
+    )]
     PoolTooLarge {
         /// Bytes of locked memory that all pools need together.
         needed_bytes: u64,
@@ -70,6 +87,10 @@ pub enum OpenError {
         limit_bytes: u64,
     },
     /// The machine does not have the memory for the pools.
+    #[error(
+        "the pools need {needed_bytes} bytes of memory, {available_bytes} are available; use fewer or \
+         smaller chunks (-R, -M, --buffer)"
+    )]
     NotEnoughMemory {
         /// Bytes that all pools need together.
         needed_bytes: u64,
@@ -77,6 +98,12 @@ pub enum OpenError {
         available_bytes: u64,
     },
     /// A memory cgroup of the process does not have the memory for the pools.
+    #[error(
+        "the pools need {needed_bytes} bytes of memory, and the memory cgroup of this process has \
+         {available_bytes} left of its limit of {limit_bytes} ({}); use fewer or smaller chunks (-R, -M, \
+         --buffer), or raise that limit",
+        .file.display()
+    )]
     CgroupTooSmall {
         /// Bytes that all pools need together.
         needed_bytes: u64,
@@ -89,6 +116,10 @@ pub enum OpenError {
     },
     /// The interface's frames do not fit the largest cells, and the kernel does not support frames of several
     /// cells.
+    #[error(
+        "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
+         them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
+    )]
     MtuTooLarge {
         /// The interface's name.
         interface: String,
@@ -98,6 +129,11 @@ pub enum OpenError {
         max_mtu: u32,
     },
     /// Another capture, of this or another process, has the queue.
+    #[error(
+        "{ring} is already captured by {holder}, and a receive queue serves one capture; start that capture \
+         with more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
+        .ring.interface
+    )]
     QueueTaken {
         /// The queue.
         ring: RingName,
@@ -105,6 +141,10 @@ pub enum OpenError {
         holder: Holder,
     },
     /// Another process has the interface, and this one lacks the privilege to share it.
+    #[error(
+        "{interface} is already captured by {holder}; to capture another of its queues, this process needs \
+         CAP_SYS_ADMIN to find the attached program: run as root or grant it"
+    )]
     Joining {
         /// The interface's name.
         interface: String,
@@ -114,6 +154,11 @@ pub enum OpenError {
         source: BpfError,
     },
     /// Another process has the interface, and one of the two uses hardware timestamps, whose program cannot be shared.
+    #[error(
+        "{interface} is already captured by {}, and a capture with hardware timestamps cannot share the \
+         interface; use --timestamp batch for both, or stop that capture",
+        holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string)
+    )]
     NotShared {
         /// The interface's name.
         interface: String,
@@ -121,6 +166,10 @@ pub enum OpenError {
         holder: Option<Holder>,
     },
     /// Another version of wirecap has the interface; versions cannot share one.
+    #[error(
+        "{interface} is captured by another version of wirecap (XDP program {program}), and versions cannot \
+         share an interface; use the same version, or stop that capture"
+    )]
     OtherVersion {
         /// The interface's name.
         interface: String,
@@ -128,6 +177,7 @@ pub enum OpenError {
         program: String,
     },
     /// Another process has been opening or joining a capture on the interface for too long.
+    #[error("timed out waiting for {holder}, which is opening a capture on {interface}; stop it")]
     Contended {
         /// The interface's name.
         interface: String,
@@ -135,6 +185,11 @@ pub enum OpenError {
         holder: Holder,
     },
     /// Another XDP program is attached to the interface.
+    #[error(
+        "another XDP program is attached to {interface}{}; stop the process that holds it, or detach it (ip \
+         link set {interface} xdp off), or use --engine packet",
+        in_parentheses(owner.as_ref())
+    )]
     OtherProgram {
         /// The interface's name.
         interface: String,
@@ -144,6 +199,7 @@ pub enum OpenError {
         source: BpfError,
     },
     /// The kernel did not load or attach the XDP program.
+    #[error("cannot attach wirecap's XDP program to {interface}")]
     Program {
         /// The interface's name.
         interface: String,
@@ -151,6 +207,14 @@ pub enum OpenError {
         source: BpfError,
     },
     /// The kernel did not bind a socket to this queue.
+    #[error(
+        "{}",
+        match source.raw_os_error() {
+            Some(libc::EBUSY) =>
+                format!("{ring} is in use by another AF_XDP socket; stop that program or name another queue"),
+            _ => format!("cannot bind an AF_XDP socket to {ring}"),
+        }
+    )]
     Bind {
         /// The ring.
         ring: RingName,
@@ -158,6 +222,7 @@ pub enum OpenError {
         source: io::Error,
     },
     /// A savefile could not be opened.
+    #[error("{} cannot be read as a savefile", .path.display())]
     Savefile {
         /// Its path.
         path: PathBuf,
@@ -165,6 +230,10 @@ pub enum OpenError {
         source: ReadError,
     },
     /// The host uses the interface, and the engine `xdp` would take its packets.
+    #[error(
+        "the engine xdp would take the packets of {interface} from the host, but {reason}; use --engine \
+         packet, or --take to let the host lose them"
+    )]
     CarriesHostTraffic {
         /// The interface's name.
         interface: String,
@@ -173,6 +242,11 @@ pub enum OpenError {
     },
     /// The engine `xdp` cannot receive from a bond or team: the kernel runs programs and delivers to sockets where its ports
     /// receive.
+    #[error(
+        "the engine xdp cannot receive from {interface}: the frames of a {kind} arrive on its ports; use \
+         --engine packet, or capture the ports{}",
+        if ports.is_empty() { String::new() } else { format!(": -i {}", ports.join(" -i ")) }
+    )]
     Controller {
         /// The interface's name.
         interface: String,
@@ -182,6 +256,10 @@ pub enum OpenError {
         ports: Vec<String>,
     },
     /// Sent packets were requested, but only received ones are available.
+    #[error(
+        "{reason} has received packets only; to capture sent packets, capture the whole {interface} with \
+         --engine packet"
+    )]
     ReceivedOnly {
         /// The interface's name.
         interface: String,
@@ -189,6 +267,11 @@ pub enum OpenError {
         reason: &'static str,
     },
     /// An option of the engine `xdp` was used, but the interface is captured by `packet`.
+    #[error(
+        "{option} requires the engine xdp, but {interface} is captured by the engine packet{}; omit it, or \
+         use --engine xdp",
+        in_parentheses(why.as_ref())
+    )]
     XdpOnly {
         /// The interface's name.
         interface: String,
@@ -198,8 +281,13 @@ pub enum OpenError {
         why: Option<String>,
     },
     /// The engine `xdp` was requested for all interfaces.
+    #[error(
+        "the engine xdp captures named interfaces, not any; name them (-i eth1), or use --engine auto or \
+         packet"
+    )]
     AnyByXdp,
     /// More interfaces are named beside all interfaces than a socket filter can leave out.
+    #[error("{named} interfaces are named beside any, more than {most}; name fewer")]
     TooManyBesideAny {
         /// How many.
         named: usize,
@@ -207,8 +295,13 @@ pub enum OpenError {
         most: usize,
     },
     /// All interfaces have several link types, and one was required.
+    #[error(
+        "the interfaces have several link types, and a pcap file has one; write pcapng, or name the \
+         interfaces"
+    )]
     SeveralLinkTypes,
     /// An option was used that forwarding does not support.
+    #[error("forwarding does not support {option}: {reason}; omit it")]
     NotForwarding {
         /// The option.
         option: &'static str,
@@ -216,6 +309,7 @@ pub enum OpenError {
         reason: &'static str,
     },
     /// The kernel did not let a packet socket receive or send on the interface.
+    #[error("cannot {action} {interface}{}", socket_advice(source))]
     PacketSocket {
         /// The interface's name.
         interface: String,
@@ -225,6 +319,10 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Hardware timestamps were requested and are not available.
+    #[error(
+        "{interface} has no hardware timestamps: {reason}; or use --timestamp packet, the kernel's clock \
+         for each packet, or batch, which costs less"
+    )]
     NoHardwareClock {
         /// The interface's name.
         interface: String,
@@ -233,190 +331,22 @@ pub enum OpenError {
     },
     /// [`Engine::Auto`](crate::Engine::Auto) selected the engine `xdp`, for which the process lacks privileges that the
     /// engine `packet` does not need.
-    PacketPermitted(Box<OpenError>),
+    #[error("{0}; or use --engine packet, which needs only CAP_NET_RAW; this process has it")]
+    PacketPermitted(#[source] Box<OpenError>),
     /// The filter cannot be used.
-    Filter(FilterChangeError),
+    #[error(transparent)]
+    Filter(#[from] FilterChangeError),
     /// A system call failed unexpectedly.
+    #[error(
+        "cannot {action}{}",
+        if is_permission(source) { "; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF" } else { "" }
+    )]
     System {
         /// The failed action.
         action: String,
         /// The kernel's error.
         source: io::Error,
     },
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Device(_) => write!(f, "cannot look up the interface"),
-            Self::InterfaceDown { interface } => {
-                write!(f, "{interface} is down; bring it up with: ip link set {interface} up")
-            }
-            Self::UnsupportedLink { interface, kind } => {
-                write!(f, "{interface} is {kind}, which wirecap does not record; use: tcpdump -i {interface}")
-            }
-            Self::NoSuchQueue { ring, queues: 1 } => {
-                write!(f, "{ring} does not exist: {} has one receive queue, 0", ring.interface)
-            }
-            Self::NoSuchQueue { ring, queues } => {
-                let (interface, last) = (&ring.interface, queues - 1);
-                write!(f, "{ring} does not exist: {interface} has receive queues 0 to {last}")
-            }
-            Self::BadDeviceName { name } => {
-                write!(
-                    f,
-                    "'{name}' is not a device; write INTERFACE or INTERFACE@QUEUES, such as eth0@2, eth0@0-3 or \
-                     eth0@0,2"
-                )
-            }
-            Self::SettingsDiffer { interface, setting } => write!(
-                f,
-                "{interface} is named more than once with different values of {setting}; all its rings must use the same value"
-            ),
-            Self::BadParameter { parameter, value, allowed } => {
-                write!(f, "invalid {parameter} {value}: expected {allowed}")
-            }
-            Self::PoolTooLarge { needed_bytes, limit_bytes } => write!(
-                f,
-                "the pools need {needed_bytes} bytes of locked memory, the limit is {limit_bytes}; grant \
-                 CAP_IPC_LOCK, raise the limit (ulimit -l {}), or use fewer or smaller chunks (-R, -M, --buffer)",
-                needed_bytes.div_ceil(1024)
-            ),
-            Self::NotEnoughMemory { needed_bytes, available_bytes } => write!(
-                f,
-                "the pools need {needed_bytes} bytes of memory, {available_bytes} are available; use fewer \
-                 or smaller chunks (-R, -M, --buffer)"
-            ),
-            Self::CgroupTooSmall { needed_bytes, available_bytes, limit_bytes, file } => write!(
-                f,
-                "the pools need {needed_bytes} bytes of memory, and the memory cgroup of this process has \
-                 {available_bytes} left of its limit of {limit_bytes} ({}); use fewer or smaller chunks (-R, -M, \
-                 --buffer), or raise that limit",
-                file.display()
-            ),
-            Self::MtuTooLarge { interface, mtu, max_mtu } => write!(
-                f,
-                "frames of {interface} (MTU {mtu}) do not fit a cell, and this kernel (before 6.6) cannot spread \
-                 them over several; lower the MTU to {max_mtu} or less: ip link set {interface} mtu {max_mtu}"
-            ),
-            Self::NoRoom { ring } => {
-                write!(f, "{ring} exceeds the maximum number of receive queues that its driver reported")
-            }
-            Self::QueueTaken { ring, holder } => write!(
-                f,
-                "{ring} is already captured by {holder}, and a receive queue serves one capture; start that capture with more workers (--workers N), name another queue ({}@QUEUE), or use --engine packet for both",
-                ring.interface
-            ),
-            Self::Joining { interface, holder, .. } => write!(
-                f,
-                "{interface} is already captured by {holder}; to capture another of its queues, this process needs CAP_SYS_ADMIN to find the attached program: run as root or grant it"
-            ),
-            Self::NotShared { interface, holder } => {
-                let holder =
-                    holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
-                write!(
-                    f,
-                    "{interface} is already captured by {holder}, and a capture with hardware timestamps cannot share the interface; use --timestamp batch for both, or stop that capture"
-                )
-            }
-            Self::OtherVersion { interface, program } => write!(
-                f,
-                "{interface} is captured by another version of wirecap (XDP program {program}), and versions cannot share an interface; use the same version, or stop that capture"
-            ),
-            Self::Contended { interface, holder } => {
-                write!(
-                    f,
-                    "timed out waiting for {holder}, which is opening a capture on {interface}; stop it"
-                )
-            }
-            Self::OtherProgram { interface, owner, .. } => {
-                let owner = owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
-                write!(
-                    f,
-                    "another XDP program is attached to {interface}{owner}; stop the process that holds it, or detach it (ip link set \
-                     {interface} xdp off), or use --engine packet"
-                )
-            }
-            Self::Program { interface, .. } => {
-                write!(f, "cannot attach wirecap's XDP program to {interface}")
-            }
-            Self::Bind { ring, source } if source.raw_os_error() == Some(libc::EBUSY) => {
-                write!(
-                    f,
-                    "{ring} is in use by another AF_XDP socket; stop that program or name another queue"
-                )
-            }
-            Self::Savefile { path, .. } => write!(f, "{} cannot be read as a savefile", path.display()),
-            Self::Bind { ring, .. } => write!(f, "cannot bind an AF_XDP socket to {ring}"),
-            Self::CarriesHostTraffic { interface, reason } => write!(
-                f,
-                "the engine xdp would take the packets of {interface} from the host, but {reason}; use --engine packet, or --take to let the host lose them"
-            ),
-            Self::Controller { interface, kind, ports } => {
-                write!(
-                    f,
-                    "the engine xdp cannot receive from {interface}: the frames of a {kind} arrive on its ports; "
-                )?;
-                match ports.as_slice() {
-                    [] => f.write_str("use --engine packet, or capture the ports"),
-                    ports => {
-                        write!(f, "use --engine packet, or capture the ports: -i {}", ports.join(" -i "))
-                    }
-                }
-            }
-            Self::ReceivedOnly { interface, reason } => write!(
-                f,
-                "{reason} has received packets only; to capture sent packets, capture the whole {interface} with \
-                 --engine packet"
-            ),
-            Self::XdpOnly { interface, option, why } => {
-                let why = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
-                write!(
-                    f,
-                    "{option} requires the engine xdp, but {interface} is captured by the engine packet{why}; omit it, \
-                     or use --engine xdp"
-                )
-            }
-            Self::AnyByXdp => f.write_str(
-                "the engine xdp captures named interfaces, not any; name them (-i eth1), or use --engine auto or packet",
-            ),
-            Self::TooManyBesideAny { named, most } => {
-                write!(f, "{named} interfaces are named beside any, more than {most}; name fewer")
-            }
-            Self::SeveralLinkTypes => f.write_str(
-                "the interfaces have several link types, and a pcap file has one; write pcapng, or name the interfaces",
-            ),
-            Self::NotForwarding { option, reason } => {
-                write!(f, "forwarding does not support {option}: {reason}; omit it")
-            }
-            Self::PacketSocket { interface, action, source } if is_permission(source) => {
-                write!(f, "cannot {action} {interface}; run as root or grant CAP_NET_RAW")
-            }
-            Self::PacketSocket { interface, action, source }
-                if source.raw_os_error() == Some(libc::ENOMEM) =>
-            {
-                let way = "use fewer or smaller chunks (-R, -M, --buffer)";
-                write!(f, "cannot {action} {interface}; {way}")
-            }
-            Self::PacketSocket { interface, action, .. } => write!(f, "cannot {action} {interface}"),
-            Self::NoHardwareClock { interface, reason } => write!(
-                f,
-                "{interface} has no hardware timestamps: {reason}; or use --timestamp packet, the kernel's clock for each \
-                 packet, or batch, which costs less"
-            ),
-            Self::PacketPermitted(error) => {
-                write!(
-                    f,
-                    "{error}; or use --engine packet, which needs only CAP_NET_RAW; this process has it"
-                )
-            }
-            Self::Filter(error) => error.fmt(f),
-            Self::System { action, source } if is_permission(source) => {
-                write!(f, "cannot {action}; run as root or grant CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF")
-            }
-            Self::System { action, .. } => write!(f, "cannot {action}"),
-        }
-    }
 }
 
 impl OpenError {
@@ -436,47 +366,45 @@ impl OpenError {
     }
 }
 
-fn is_permission(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::PermissionDenied
+/// What is known in addition, in parentheses.
+fn in_parentheses(known: Option<impl fmt::Display>) -> String {
+    known.map(|known| format!(" ({known})")).unwrap_or_default()
 }
 
-impl Error for OpenError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Device(source) => Some(source),
-            Self::Program { source, .. }
-            | Self::OtherProgram { source, .. }
-            | Self::Joining { source, .. } => Some(source),
-            Self::Savefile { source, .. } => Some(source),
-            Self::Filter(error) => error.source(),
-            Self::PacketPermitted(error) => error.source(),
-            Self::Bind { source, .. } | Self::PacketSocket { source, .. } | Self::System { source, .. } => {
-                Some(source)
-            }
-            _ => None,
+/// The receive queues of an interface that has this many, in words.
+struct QueueNumbers(u32);
+
+impl fmt::Display for QueueNumbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("one receive queue, 0"),
+            queues => write!(f, "receive queues 0 to {}", queues - 1),
         }
     }
 }
 
-impl From<DeviceError> for OpenError {
-    fn from(error: DeviceError) -> Self {
-        Self::Device(error)
+/// What to do about the error of a packet socket.
+fn socket_advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        _ if is_permission(error) => "; run as root or grant CAP_NET_RAW",
+        Some(libc::ENOMEM) => "; use fewer or smaller chunks (-R, -M, --buffer)",
+        _ => "",
     }
 }
 
-impl From<FilterChangeError> for OpenError {
-    fn from(error: FilterChangeError) -> Self {
-        Self::Filter(error)
-    }
+fn is_permission(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Why the filter cannot be used. It was not changed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilterChangeError {
     /// The filter is invalid.
-    Filter(FilterError),
+    #[error(transparent)]
+    Filter(#[from] FilterError),
     /// Neither the kernel nor user space can apply it to packets of this interface.
+    #[error("cannot filter packets of {interface}")]
     Unsupported {
         /// The interface's name, or the savefile's path.
         interface: String,
@@ -484,6 +412,7 @@ pub enum FilterChangeError {
         source: Unsupported,
     },
     /// The kernel did not attach it to a packet socket.
+    #[error("cannot attach the filter to a packet socket on {interface}")]
     Socket {
         /// The interface's name.
         interface: String,
@@ -491,6 +420,7 @@ pub enum FilterChangeError {
         source: io::Error,
     },
     /// The kernel did not load or attach the XDP program.
+    #[error("cannot add the filter to the XDP program of {interface}")]
     Program {
         /// The interface's name.
         interface: String,
@@ -498,62 +428,34 @@ pub enum FilterChangeError {
         source: BpfError,
     },
     /// The interface's program cannot be changed.
+    #[error(transparent)]
     Interface(Box<OpenError>),
     /// The capture was stopped.
+    #[error("the capture has stopped; its filter cannot be changed")]
     Stopped,
 }
 
-impl fmt::Display for FilterChangeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Filter(error) => error.fmt(f),
-            Self::Unsupported { interface, .. } => write!(f, "cannot filter packets of {interface}"),
-            Self::Socket { interface, .. } => {
-                write!(f, "cannot attach the filter to a packet socket on {interface}")
-            }
-            Self::Program { interface, .. } => {
-                write!(f, "cannot add the filter to the XDP program of {interface}")
-            }
-            Self::Interface(error) => error.fmt(f),
-            Self::Stopped => f.write_str("the capture has stopped; its filter cannot be changed"),
-        }
-    }
-}
-
-impl Error for FilterChangeError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::Filter(error) => error.source(),
-            Self::Unsupported { source, .. } => Some(source),
-            Self::Socket { source, .. } => Some(source),
-            Self::Program { source, .. } => Some(source),
-            Self::Interface(error) => error.source(),
-            Self::Stopped => None,
-        }
-    }
-}
-
-impl From<FilterError> for FilterChangeError {
-    fn from(error: FilterError) -> Self {
-        Self::Filter(error)
-    }
-}
-
 /// Why a running capture cannot deliver more packets.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {
     /// The interface was removed from the system.
+    #[error("{interface} was removed from the system while it was being captured")]
     InterfaceGone {
         /// Its name.
         interface: String,
     },
     /// The program of the engine `xdp` was detached from the interface, or replaced.
+    #[error(
+        "the capture's program was detached from {interface}, so packets are lost uncounted; stop the \
+         program that detaches it, or allow reattaching"
+    )]
     Detached {
         /// The interface's name.
         interface: String,
     },
     /// A savefile could not be read further; the packets before the fault were delivered.
+    #[error("cannot continue reading {}", .path.display())]
     Savefile {
         /// The savefile.
         path: PathBuf,
@@ -562,6 +464,7 @@ pub enum CaptureError {
     },
     /// A savefile has packets of a link type that the capture's filter does not support; the packets before them were
     /// delivered.
+    #[error("{} has another link type, which the filter does not support", .path.display())]
     Filter {
         /// The savefile.
         path: PathBuf,
@@ -569,11 +472,16 @@ pub enum CaptureError {
         source: FilterChangeError,
     },
     /// A ring's worker was dropped during the capture, and in basic mode no other worker may take its packets.
+    #[error(
+        "the worker of {ring} is gone, and in basic mode no other worker takes its packets; stop the \
+         capture first, or use advanced mode"
+    )]
     Orphaned {
         /// The ring.
         ring: RingName,
     },
     /// The kernel's side of a ring has impossible indices.
+    #[error("{ring} is broken: {detail}")]
     BrokenRing {
         /// The ring.
         ring: RingName,
@@ -581,48 +489,11 @@ pub enum CaptureError {
         detail: String,
     },
     /// A system call failed unexpectedly.
+    #[error("cannot {action}")]
     System {
         /// The failed action.
         action: &'static str,
         /// The kernel's error.
         source: io::Error,
     },
-}
-
-impl fmt::Display for CaptureError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::InterfaceGone { interface } => {
-                write!(f, "{interface} was removed from the system while it was being captured")
-            }
-            Self::Detached { interface } => write!(
-                f,
-                "the capture's program was detached from {interface}, so packets are lost uncounted; stop the program that detaches it, or allow reattaching"
-            ),
-            Self::Savefile { path, .. } => write!(f, "cannot continue reading {}", path.display()),
-            Self::Filter { path, .. } => {
-                write!(f, "{} has another link type, which the filter does not support", path.display())
-            }
-            Self::Orphaned { ring } => write!(
-                f,
-                "the worker of {ring} is gone, and in basic mode no other worker takes its packets; stop the capture first, or use advanced mode"
-            ),
-            Self::BrokenRing { ring, detail } => write!(f, "{ring} is broken: {detail}"),
-            Self::System { action, .. } => write!(f, "cannot {action}"),
-        }
-    }
-}
-
-impl Error for CaptureError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::System { source, .. } => Some(source),
-            Self::Savefile { source, .. } => Some(source),
-            Self::Filter { source, .. } => Some(source),
-            Self::InterfaceGone { .. }
-            | Self::Detached { .. }
-            | Self::Orphaned { .. }
-            | Self::BrokenRing { .. } => None,
-        }
-    }
 }

@@ -96,7 +96,7 @@ pub(crate) fn instructions(effort: Effort, goals: &mut Goals) -> Outcome<()> {
             goals.judge_exact("instructions of wirecap count / of a bare loop", Bound::AtMost(1.3), &[ratio]);
         }
     }
-    instructions_of_modes(effort, goals)
+    instructions_of_modes(effort)
 }
 
 /// Basic and advanced mode, on two rings with one worker each.
@@ -108,8 +108,9 @@ fn modes() -> [Contender; 2] {
     [count("basic mode", "--basic"), count("advanced mode, T = 60 %", "-T 60")]
 }
 
-/// The cost of advanced mode under balanced load, when no chunks are offloaded.
-fn instructions_of_modes(effort: Effort, goals: &mut Goals) -> Outcome<()> {
+/// The cost of advanced mode under balanced load, when no chunks are offloaded. Without a goal, since idle workers add
+/// wake-ups: the bench `instructions` limits the cost per packet.
+fn instructions_of_modes(effort: Effort) -> Outcome<()> {
     let bed = Bed::with_queues(2)?;
     let mut generator = bed.generator(60)?;
     let counting = Counting::new(effort);
@@ -130,9 +131,6 @@ fn instructions_of_modes(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         println!("  {:<28} {slopes:>20}", mode.name);
     }
     println!("  advanced / basic             {:>20.3}", ratios.iter().copied().collect::<Figures>());
-    if effort.has_goals() {
-        goals.judge_exact("instructions in advanced mode / in basic mode", Bound::AtMost(1.02), &ratios);
-    }
     Ok(())
 }
 

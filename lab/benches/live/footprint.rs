@@ -65,11 +65,13 @@ fn kernel_bytes() -> Outcome<u64> {
 fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
     let time = Duration::from_secs_f64(effort.choose(10.0, 0.2));
     let bed = Bed::new()?;
-    for (name, command) in [
-        ("count, basic mode", command("count --engine xdp")),
-        ("count, advanced mode", command("count --engine xdp -T 60")),
-        ("capture", command("capture --engine xdp -w /dev/null")),
-        ("count, engine packet", command("count --engine packet")),
+    // A wake-up takes some 70 us in a virtual machine. In advanced mode an idle worker looks at its buddies' rings
+    // every 20 ms.
+    for (name, command, most) in [
+        ("count, basic mode", command("count --engine xdp"), 0.15),
+        ("count, advanced mode", command("count --engine xdp -T 60"), 0.5),
+        ("capture", command("capture --engine xdp -w /dev/null"), 0.15),
+        ("count, engine packet", command("count --engine packet"), 0.1),
     ] {
         let mut shares = Vec::new();
         for _ in 0..effort.rounds(3) {
@@ -87,7 +89,7 @@ fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         if effort.has_goals() {
             let figure = |share: &f64| Figure { value: *share, is_disturbed: false };
             let figures: Vec<Figure> = shares.iter().map(figure).collect();
-            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(0.1), &figures);
+            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(most), &figures);
         }
     }
     Ok(())

@@ -87,7 +87,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
             );
             if effort.has_goals() && contender.is_rival() && contenders[0].is_ours() {
                 let what = format!("{name}: rate of {} / of {}", contenders[0].name, contender.name);
-                goals.judge(&what, Bound::AtLeast(1.5), ratios);
+                goals.judge(&what, Bound::AtLeast(0.9), ratios);
             }
         }
     }

@@ -20,8 +20,6 @@
 //! # Ok::<(), wirecap_filter::bpf::asm::AsmError>(())
 //! ```
 
-use std::error::Error;
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// The registers. `R0` has the return value, `R1` to `R5` are arguments and undefined after a call, `R6` to
@@ -207,20 +205,23 @@ pub fn to_bytes(program: &[Insn]) -> Vec<u8> {
 pub struct Label(usize);
 
 /// Why the instructions are not a valid program.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsmError {
     /// The label of a jump was never bound.
+    #[error("the jump at instruction {jump_index} goes to a label that is not bound")]
     Unbound {
         /// Index of the jump.
         jump_index: usize,
     },
     /// A label was bound twice.
+    #[error("the label bound at instruction {index} was bound before")]
     BoundTwice {
         /// Index of the instruction after the second binding.
         index: usize,
     },
     /// A jump's target is more than 32,767 instructions away.
+    #[error("the jump at instruction {jump_index} goes to {target_index}, out of its reach of {}", i16::MAX)]
     TooFar {
         /// Index of the jump.
         jump_index: usize,
@@ -228,26 +229,6 @@ pub enum AsmError {
         target_index: usize,
     },
 }
-
-impl fmt::Display for AsmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unbound { jump_index } => {
-                write!(f, "the jump at instruction {jump_index} goes to a label that is not bound")
-            }
-            Self::BoundTwice { index } => {
-                write!(f, "the label bound at instruction {index} was bound before")
-            }
-            Self::TooFar { jump_index, target_index } => write!(
-                f,
-                "the jump at instruction {jump_index} goes to {target_index}, out of its reach of {}",
-                i16::MAX
-            ),
-        }
-    }
-}
-
-impl Error for AsmError {}
 
 /// Collects instructions; see the [module](self) for an example.
 #[derive(Clone, Default, Debug)]

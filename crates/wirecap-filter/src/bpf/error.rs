@@ -1,6 +1,5 @@
 //! Errors of bpf(2).
 
-use std::error::Error;
 use std::fmt;
 use std::io;
 
@@ -12,10 +11,14 @@ const NEEDS_BPF: &str = "CAP_BPF and CAP_NET_ADMIN";
 const NEEDS_ADMIN: &str = "CAP_SYS_ADMIN";
 
 /// Why a bpf(2) call failed.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum BpfError {
     /// The process lacks a capability.
+    #[error(
+        "cannot {operation} {object}; run as root or grant {needs} (kernel.unprivileged_bpf_disabled \
+         excludes all other users)"
+    )]
     NotPermitted {
         /// The operation, for instance `create map` or `load program`.
         operation: Box<str>,
@@ -28,6 +31,10 @@ pub enum BpfError {
         source: io::Error,
     },
     /// Another XDP program is attached to the interface.
+    #[error(
+        "cannot attach to interface {ifindex}: another XDP program is attached; find it with `bpftool net` \
+         or `ip -d link`, and stop the process that holds it"
+    )]
     InterfaceBusy {
         /// The interface's index in the current network namespace.
         ifindex: u32,
@@ -36,6 +43,7 @@ pub enum BpfError {
         source: io::Error,
     },
     /// The program cannot be attached to the interface.
+    #[error("cannot attach an XDP program to interface {ifindex}: {reason}")]
     Refused {
         /// The interface's index in the current network namespace.
         ifindex: u32,
@@ -46,6 +54,7 @@ pub enum BpfError {
         source: io::Error,
     },
     /// The verifier rejected the program.
+    #[error("the kernel's verifier rejected program {program}:\n{}", .log.trim_end())]
     Rejected {
         /// The program's name.
         program: String,
@@ -56,11 +65,13 @@ pub enum BpfError {
         source: io::Error,
     },
     /// The kernel does not allow this name for an object.
+    #[error("invalid BPF object name {name:?}: expected up to 15 letters, digits, _ and .")]
     BadName {
         /// The name.
         name: String,
     },
     /// The length of a key or value differs from the map's.
+    #[error("a {part} of map {map} has {map_bytes} bytes, not {given_bytes}")]
     WrongSize {
         /// The map's name.
         map: String,
@@ -72,6 +83,7 @@ pub enum BpfError {
         map_bytes: usize,
     },
     /// Any other error.
+    #[error("cannot {operation} {object}")]
     Failed {
         /// The operation, for instance `create map` or `load program`.
         operation: Box<str>,
@@ -140,46 +152,5 @@ impl BpfError {
     /// then the kernel lists its ID, but a request to open it fails with EAGAIN.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.errno(), Some(libc::ENOENT | libc::EAGAIN))
-    }
-}
-
-impl fmt::Display for BpfError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotPermitted { operation, object, needs, .. } => {
-                write!(f, "cannot {operation} {object}; run as root or grant {needs} ")?;
-                f.write_str("(kernel.unprivileged_bpf_disabled excludes all other users)")
-            }
-            Self::InterfaceBusy { ifindex, .. } => {
-                write!(f, "cannot attach to interface {ifindex}: another XDP program is attached; ")?;
-                f.write_str("find it with `bpftool net` or `ip -d link`, and stop the process that holds it")
-            }
-            Self::Refused { ifindex, reason, .. } => {
-                write!(f, "cannot attach an XDP program to interface {ifindex}: {reason}")
-            }
-            Self::Rejected { program, log, .. } => {
-                write!(f, "the kernel's verifier rejected program {program}:\n{}", log.trim_end())
-            }
-            Self::BadName { name } => {
-                write!(f, "invalid BPF object name {name:?}: expected up to 15 letters, digits, _ and .")
-            }
-            Self::WrongSize { map, part, given_bytes, map_bytes } => {
-                write!(f, "a {part} of map {map} has {map_bytes} bytes, not {given_bytes}")
-            }
-            Self::Failed { operation, object, .. } => write!(f, "cannot {operation} {object}"),
-        }
-    }
-}
-
-impl Error for BpfError {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        match self {
-            Self::NotPermitted { source, .. }
-            | Self::InterfaceBusy { source, .. }
-            | Self::Refused { source, .. }
-            | Self::Rejected { source, .. }
-            | Self::Failed { source, .. } => Some(source),
-            Self::BadName { .. } | Self::WrongSize { .. } => None,
-        }
     }
 }

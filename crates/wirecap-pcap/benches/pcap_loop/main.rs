@@ -110,13 +110,13 @@ const CONTENDERS: [Contender; 3] = [
         library: Library::DropIn,
         engine: "packet",
         rate_min: None,
-        cost_max: Some(1.1),
+        cost_max: Some(1.2),
     },
     Contender {
         name: "drop-in, xdp",
         library: Library::DropIn,
         engine: "xdp",
-        rate_min: Some(1.6),
+        rate_min: Some(1.2),
         cost_max: Some(1.5),
     },
 ];

@@ -46,16 +46,9 @@ impl FromStr for Pin {
 }
 
 /// A text that does not describe the CPUs of workers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected auto, off, or CPUs such as 0,2-3")]
 pub struct BadPin;
-
-impl fmt::Display for BadPin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("expected auto, off, or CPUs such as 0,2-3")
-    }
-}
-
-impl std::error::Error for BadPin {}
 
 /// Where one worker runs, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,7 +9,6 @@
 //! return to their owners. Packets that are dropped in either case count as `down`.
 
 use std::cell::Cell;
-use std::fmt;
 use std::sync::Arc;
 
 use crate::forward::out_packet::give_away;
@@ -328,10 +327,17 @@ fn count(counter: &AtomicU64) {
 }
 
 /// Why there is no such port.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PortError {
     /// The capture does not send on an interface of this name.
+    #[error(
+        "nothing can be sent on {interface}{}",
+        match ports.as_slice() {
+            [] => ": the capture was not opened for forwarding".to_owned(),
+            ports => format!("; the capture sends on {}", ports.join(", ")),
+        }
+    )]
     NoSuchPort {
         /// The name.
         interface: String,
@@ -339,6 +345,10 @@ pub enum PortError {
         ports: Vec<String>,
     },
     /// The interface has no such transmit queue, or the capture does not have it.
+    #[error(
+        "{interface} has no transmit queue {queue}; it has {}",
+        queues.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    )]
     NoSuchQueue {
         /// The interface's name.
         interface: String,
@@ -348,22 +358,3 @@ pub enum PortError {
         queues: Vec<u32>,
     },
 }
-
-impl fmt::Display for PortError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSuchPort { interface, ports } if ports.is_empty() => {
-                write!(f, "nothing can be sent on {interface}: the capture was not opened for forwarding")
-            }
-            Self::NoSuchPort { interface, ports } => {
-                write!(f, "nothing can be sent on {interface}; the capture sends on {}", ports.join(", "))
-            }
-            Self::NoSuchQueue { interface, queue, queues } => {
-                let queues: Vec<String> = queues.iter().map(u32::to_string).collect();
-                write!(f, "{interface} has no transmit queue {queue}; it has {}", queues.join(", "))
-            }
-        }
-    }
-}
-
-impl std::error::Error for PortError {}

@@ -4,7 +4,6 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ffi::c_void;
-use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -223,25 +222,17 @@ impl Drop for RaisedFileLimit {
 }
 
 /// The file of a pool would be longer than the process may make files.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the pool is a file of {needed_bytes} bytes in memory, the limit on the size of files is {limit_bytes}; \
+     grant CAP_SYS_RESOURCE, raise the limit (ulimit -f {}), or use fewer or smaller chunks (-R, -M, \
+     --buffer)",
+    needed_bytes.div_ceil(1024)
+)]
 struct FileLimit {
     needed_bytes: u64,
     limit_bytes: u64,
 }
-
-impl fmt::Display for FileLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { needed_bytes, limit_bytes } = self;
-        write!(
-            f,
-            "the pool is a file of {needed_bytes} bytes in memory, the limit on the size of files is {limit_bytes}; grant \
-             CAP_SYS_RESOURCE, raise the limit (ulimit -f {}), or use fewer or smaller chunks (-R, -M, --buffer)",
-            needed_bytes.div_ceil(1024)
-        )
-    }
-}
-
-impl std::error::Error for FileLimit {}
 
 /// A file of a separate tmpfs. Only with CAP_SYS_ADMIN: for a process that has dropped its privileges, even the attempt may
 /// be forbidden.

@@ -1,6 +1,5 @@
 //! Packets made longer and shorter at both ends, within their cells.
 
-use std::fmt;
 use std::slice;
 
 use super::{OutPacket, in_memory};
@@ -116,7 +115,8 @@ impl OutPacket<'_> {
 }
 
 /// A packet cannot be lengthened or shortened by this many bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{asked} bytes requested, {room} available")]
 pub struct NoRoom {
     /// Bytes requested.
     pub asked: usize,
@@ -129,11 +129,3 @@ impl NoRoom {
         if asked <= room { Ok(()) } else { Err(Self { asked, room }) }
     }
 }
-
-impl fmt::Display for NoRoom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes requested, {} available", self.asked, self.room)
-    }
-}
-
-impl std::error::Error for NoRoom {}
