@@ -211,9 +211,9 @@ impl Ledger {
 /// Why the filter may have missed packets, if it depends on VLAN tags that may be missing.
 fn missing_tags(warning: &Warning) -> Option<String> {
     match warning {
-        Warning::TagsTakenOut { interface, tags_matter: true } => {
-            Some(format!("the filter depends on VLAN tags, which {interface} removes: ethtool -K {interface} rxvlan off"))
-        }
+        Warning::TagsTakenOut { interface, tags_matter: true } => Some(format!(
+            "the filter depends on VLAN tags, which {interface} removes: ethtool -K {interface} rxvlan off"
+        )),
         Warning::TagsBeside { interface, peer, tags_matter: true } => {
             let peer = peer.as_deref().unwrap_or("PEER");
             Some(format!(
@@ -361,7 +361,8 @@ mod tests {
         let interface = || "a".to_owned();
         let of = |warning| Ledger { warnings: vec![warning], ..clean() }.verdict();
         let taken_out = |tags_matter| of(Warning::TagsTakenOut { interface: interface(), tags_matter });
-        let beside = |tags_matter| of(Warning::TagsBeside { interface: interface(), peer: None, tags_matter });
+        let beside =
+            |tags_matter| of(Warning::TagsBeside { interface: interface(), peer: None, tags_matter });
         assert_eq!(taken_out(false), "lossless: yes (a removes VLAN tags)");
         assert_eq!(
             taken_out(true),

@@ -25,8 +25,11 @@ fn tags_that_may_be_beside_the_frames_are_warned_about_and_in_the_verdict() {
         run(&namespace, "ethtool", &format!("-K a0 txvlan {state} tx-vlan-stag-hw-insert {state}"));
         let capture = namespace.run_in(|| small().open()).unwrap().unwrap();
         let ledger = namespace.run_in(|| capture.close()).unwrap();
-        let warning =
-            Warning::TagsBeside { interface: "a1".to_owned(), peer: Some("a0".to_owned()), tags_matter: false };
+        let warning = Warning::TagsBeside {
+            interface: "a1".to_owned(),
+            peer: Some("a0".to_owned()),
+            tags_matter: false,
+        };
         assert_eq!(ledger.warnings.contains(&warning), may_be_lost, "{:?}", ledger.warnings);
         let verdict = ledger.verdict();
         assert_eq!(verdict.contains("VLAN tags of a1 may be lost"), may_be_lost, "{verdict}");
