@@ -569,6 +569,8 @@ impl Capture {
             let super_packets = here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             let frames = end.own_frames.get(index).copied().unwrap_or(0);
+            #[cfg(sabotage)]
+            let frames = if crate::sabotage::is("own-frames-uncounted") { 0 } else { frames };
             let name = interface.device.name.clone();
             let own = (frames > 0).then_some(Warning::OwnFrames { interface: name, frames });
             interface.warnings(super_packets, unplaced, attached.tags_matter).into_iter().chain(own)

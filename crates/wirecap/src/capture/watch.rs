@@ -284,6 +284,10 @@ impl Watched {
     /// socket wakes its driver, so it owes no answer.
     fn change_engine(&mut self) {
         self.is_on_loan = false;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("hand-back-owes-an-answer") {
+            return;
+        }
         self.pulse = Pulse::default();
     }
 
@@ -1017,7 +1021,11 @@ mod tests {
         let later = began + Duration::from_secs(9);
         assert!(matches!(watched.pulse.clone().feel(signs(3), later), Life::Silent(..)));
         watched.change_engine();
-        assert_eq!(watched.pulse.feel(signs(3), later), Life::Alive);
+        assert_eq!(
+            watched.pulse.feel(signs(3), later),
+            Life::Alive,
+            "a link that is quiet after a hand-back"
+        );
     }
 
     #[test]

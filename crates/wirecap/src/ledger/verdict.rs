@@ -162,6 +162,10 @@ impl Ledger {
             return unknown;
         }
         unknown.extend(self.counted.iter().filter_map(Counted::objection));
+        #[cfg(sabotage)]
+        if crate::sabotage::is("damaged-savefile-is-lossless") {
+            return unknown;
+        }
         let unreadable = self.unreadable.iter().map(|file| format!("{file} could not be read to its end"));
         unknown.extend(unreadable);
         #[cfg(sabotage)]
@@ -203,6 +207,8 @@ impl Ledger {
     /// The packets to which the NIC gave no timestamp, if there are any.
     pub(super) fn untimed(&self) -> Option<String> {
         let untimed = self.recorded.as_ref().map_or(0, |recorded| recorded.untimed);
+        #[cfg(sabotage)]
+        let untimed = if crate::sabotage::is("missing-times-unmarked") { 0 } else { untimed };
         (untimed > 0)
             .then(|| format!("{} without a hardware timestamp", count_of(untimed, "packet", "packets")))
     }
@@ -336,6 +342,10 @@ mod tests {
             (
                 Ledger { counted: vec![reset], ..clean() },
                 "a: its device counted fewer packets than were seen",
+            ),
+            (
+                Ledger { unreadable: Some("f.pcap".to_owned()), ..clean() },
+                "f.pcap could not be read to its end",
             ),
         ];
         for (ledger, reason) in cases {
