@@ -126,14 +126,14 @@ impl Confinement {
         }
         let rules = || -> Result<RulesetStatus, RulesetError> {
             let (all, read) = (AccessFs::from_all(FILE_RULES), AccessFs::from_read(FILE_RULES));
+            let creating = CREATE;
+            #[cfg(sabotage)]
+            let creating = if crate::sabotage::is("cage-has-the-whole-directory") { all } else { creating };
             let ruleset: RulesetCreated =
                 Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
             let status = ruleset
                 .add_rules(path_beneath_rules(self.writable.iter().map(PathBuf::as_path), all))?
-                .add_rules(path_beneath_rules(
-                    self.creatable.iter().map(PathBuf::as_path),
-                    of_creatable(all),
-                ))?
+                .add_rules(path_beneath_rules(self.creatable.iter().map(PathBuf::as_path), creating))?
                 .add_rules(path_beneath_rules(self.readable.iter().map(PathBuf::as_path), read))?
                 .no_new_privs(false)
                 .restrict_self()?;
@@ -141,16 +141,6 @@ impl Confinement {
         };
         rules().map(Landlocked::from).map_err(io::Error::other)
     }
-}
-
-/// What is permitted in a directory in which files are only made.
-fn of_creatable(all: BitFlags<AccessFs>) -> BitFlags<AccessFs> {
-    #[cfg(sabotage)]
-    if crate::sabotage::is("cage-has-the-whole-directory") {
-        return all;
-    }
-    let _ = all;
-    CREATE.into()
 }
 
 impl From<RulesetStatus> for Landlocked {
