@@ -126,11 +126,14 @@ impl Confinement {
         }
         let rules = || -> Result<RulesetStatus, RulesetError> {
             let (all, read) = (AccessFs::from_all(FILE_RULES), AccessFs::from_read(FILE_RULES));
+            let creating = CREATE;
+            #[cfg(sabotage)]
+            let creating = if crate::sabotage::is("cage-has-the-whole-directory") { all } else { creating };
             let ruleset: RulesetCreated =
                 Ruleset::default().set_compatibility(CompatLevel::BestEffort).handle_access(all)?.create()?;
             let status = ruleset
                 .add_rules(path_beneath_rules(self.writable.iter().map(PathBuf::as_path), all))?
-                .add_rules(path_beneath_rules(self.creatable.iter().map(PathBuf::as_path), CREATE))?
+                .add_rules(path_beneath_rules(self.creatable.iter().map(PathBuf::as_path), creating))?
                 .add_rules(path_beneath_rules(self.readable.iter().map(PathBuf::as_path), read))?
                 .no_new_privs(false)
                 .restrict_self()?;

@@ -229,7 +229,13 @@ pub(crate) fn refuse_others() -> io::Result<()> {
         apply(calls.iter().copied(), SeccompAction::Allow, SeccompAction::Errno(error.cast_unsigned()))
     };
     refuse(UNKNOWN, libc::ENOSYS)?;
-    refuse(QUIETLY_REFUSED, libc::EPERM)?;
+    #[cfg(sabotage)]
+    let is_open = crate::sabotage::is("cage-starts-processes");
+    #[cfg(not(sabotage))]
+    let is_open = false;
+    if !is_open {
+        refuse(QUIETLY_REFUSED, libc::EPERM)?;
+    }
     // Of several filters, the strictest answer counts. This one is the last, because it refuses to add filters.
     apply(allowed.copied().chain(by_number), SeccompAction::Trap, SeccompAction::Allow)
 }
@@ -248,10 +254,26 @@ fn apply(
         let alternatives = arguments.rules().map_err(|error| failed(&error))?;
         rules.entry(call).or_default().extend(alternatives);
     }
+    #[cfg(sabotage)]
+    if matches!(matching, SeccompAction::Allow) {
+        permitted_by_a_saboteur().into_iter().for_each(|call| _ = rules.insert(call, Vec::new()));
+    }
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(|error| failed(&error))?;
     let filter = SeccompFilter::new(rules, others, matching, architecture).map_err(|error| failed(&error))?;
     let program: BpfProgram = filter.try_into().map_err(|error| failed(&error))?;
     apply_filter(&program).map_err(|error| failed(&error))
+}
+
+/// Calls that are permitted with any arguments.
+#[cfg(sabotage)]
+fn permitted_by_a_saboteur() -> Vec<i64> {
+    use crate::sabotage::is;
+    let calls = [
+        (is("cage-signals-other-processes"), libc::SYS_kill),
+        (is("cage-types-into-the-terminal"), libc::SYS_ioctl),
+        (is("cage-binds-sockets-elsewhere"), libc::SYS_bind),
+    ];
+    calls.into_iter().filter(|(chosen, _)| *chosen).map(|(_, call)| call).collect()
 }
 
 impl Arguments {

@@ -93,6 +93,8 @@ impl Bounds {
         match ask {
             #[cfg(sabotage)]
             Ask::Netlink(_) if crate::sabotage::is("broker-any-notification") => Ok(()),
+            #[cfg(sabotage)]
+            Ask::Promiscuous { .. } if crate::sabotage::is("broker-promiscuous-anywhere") => Ok(()),
             Ask::Netlink(Inquiry::Route { groups }) if groups & !GROUPS != 0 => {
                 Err(format!("notifications of the groups {groups:#x}"))
             }

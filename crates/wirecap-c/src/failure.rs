@@ -69,8 +69,30 @@ impl Failure {
     fn of(status: Status, error: &(dyn Error + 'static)) -> Self {
         let status =
             if status == Status::System && is_permission(error) { Status::Permission } else { status };
-        Self::new(status, causes(error))
+        Self::new(status, in_functions(causes(error)))
     }
+}
+
+/// The options of the command that the engine's errors name, and the functions for them.
+const FUNCTIONS: [(&str, &str); 13] = [
+    ("--engine packet", "WIRECAP_ENGINE_PACKET"),
+    ("--engine xdp", "WIRECAP_ENGINE_XDP"),
+    ("--engine auto or packet", "WIRECAP_ENGINE_AUTO or WIRECAP_ENGINE_PACKET"),
+    ("--timestamp packet", "WIRECAP_TIMESTAMPS_PACKET"),
+    ("--timestamp batch", "WIRECAP_TIMESTAMPS_BATCH"),
+    ("--take", "wirecap_group_set_take"),
+    ("--workers N", "wirecap_group_set_workers"),
+    ("--workers", "wirecap_group_set_workers"),
+    ("--elastic", "wirecap_group_set_elastic"),
+    ("--warm", "wirecap_group_set_warm"),
+    ("-R, -M, --buffer", "wirecap_group_set_pool, _chunk, _buffer"),
+    (": -i ", " "),
+    (" -i ", " "),
+];
+
+/// An error of the engine, with functions instead of options.
+fn in_functions(error: String) -> String {
+    FUNCTIONS.iter().fold(error, |text, (option, function)| text.replace(option, function))
 }
 
 /// An index beyond the number of objects of a capture.
@@ -224,6 +246,8 @@ pub(crate) fn last_status() -> Status {
 
 #[cfg(test)]
 mod tests {
+    use wirecap::device::Reason;
+
     use super::*;
 
     #[test]
@@ -244,6 +268,26 @@ mod tests {
             "{}",
             failure.text
         );
+    }
+
+    #[test]
+    fn errors_name_functions_and_not_options_of_the_command() {
+        let interface = || "eth0".to_owned();
+        let ports = vec!["eth1".to_owned(), "eth2".to_owned()];
+        let cases = [
+            (OpenError::PoolTooLarge { needed_bytes: 2, limit_bytes: 1 }, "wirecap_group_set_pool"),
+            (
+                OpenError::CarriesHostTraffic { interface: interface(), reason: Reason::Loopback },
+                "wirecap_group_set_take",
+            ),
+            (OpenError::Controller { interface: interface(), kind: "bond", ports }, "the ports eth1 eth2"),
+            (OpenError::NotShared { interface: interface(), holder: None }, "WIRECAP_TIMESTAMPS_BATCH"),
+            (OpenError::AnyByXdp, "WIRECAP_ENGINE_AUTO or WIRECAP_ENGINE_PACKET"),
+        ];
+        for (error, function) in cases {
+            let text = Failure::from(error).text;
+            assert!(text.contains(function) && !text.contains("--") && !text.contains(" -i"), "{text}");
+        }
     }
 
     #[test]

@@ -200,12 +200,12 @@ fn a_capture_is_shown_gets_another_filter_rotates_and_ends_with_its_ledger() {
 
     let mut reader = desk.client("rec");
     assert_eq!(reader.ask(&json!({ "command": "events" })), json!({ "ok": true }));
-    desk.wirecap(&["filter", "rec", "not", "udp"]).assert_success();
+    desk.wirecap(&["filter", "rec", "udp", "port", "7"]).assert_success();
     let event = reader.read();
     assert_eq!(event["event"], "filter", "{event}");
     desk.bed.generator().send(&[Load::new(0, 50)]).unwrap();
     let status = desk.status("rec");
-    assert_eq!(status["interfaces"][0]["filter"], "not udp");
+    assert_eq!(status["interfaces"][0]["filter"], "udp port 7");
     assert_eq!(status["ledger"]["delivered"], 100, "{status}");
     desk.wirecap(&["filter", "rec", "no such filter"]).assert_refused(1, &["rec: "]);
     desk.wirecap(&["filter", "rec", ""]).assert_success();

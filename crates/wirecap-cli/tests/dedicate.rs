@@ -109,7 +109,7 @@ fn a_dedicated_port_gets_xdp_and_is_left_as_found_when_it_is_released() {
 
     let released = host.wirecap(&["release", "span1"]);
     assert_eq!((released.status, released.stderr.as_str()), (Some(0), ""), "{released:#?}");
-    assert_eq!(host.settings(), before());
+    assert_eq!(host.settings(), before(), "the settings after a release");
     assert_eq!(host.choice().0, "packet");
     assert!(!host.mark().exists());
     host.wirecap(&["release", "span1"]).refused(1, &["span1 is not dedicated"]);
@@ -131,7 +131,7 @@ fn after_a_reboot_the_settings_are_made_again_and_a_release_undoes_them() {
     fs::copy(host.mark(), host.marks.path().join("span9")).unwrap();
     let restored = host.wirecap(&["dedicate", "--restore"]);
     assert_eq!((restored.status, restored.stderr.as_str()), (Some(0), ""), "{restored:#?}");
-    assert_eq!(host.settings(), of_a_port());
+    assert_eq!(host.settings(), of_a_port(), "the settings after a reboot");
     assert_eq!(host.choice().0, "xdp");
 
     assert_eq!(host.wirecap(&["release", "span1"]).status, Some(0));

@@ -14,7 +14,7 @@ use wirecap_filter::LinkType;
 use wirecap_filter::bpf::asm::{Assembler, Condition, Helper, Reg, Size};
 use wirecap_filter::bpf::{LoadOptions, Map, MapKind, Program, ProgramKind, XDP_PASS};
 use wirecap_filter::{CompiledFilter, Context, Filter, Interpreter, Libpcap, XdpTarget};
-use wirecap_testbed::{Bound, Figure, Goals, skip};
+use wirecap_testbed::{Bound, Figure, Goals, Watch, skip};
 
 const ROUNDS: usize = 31;
 const PACKETS_PER_ROUND: u32 = 100_000;
@@ -110,15 +110,18 @@ fn measure(case: &Case, mut goals: Option<&mut Goals>) {
         ("machine code", &|frame| compiled.matches(frame, wire_len, &context)),
     ];
     for (packet, frame, verdict) in [("accepted", &case.accepted, 262_144), ("rejected", &case.rejected, 0)] {
+        let watch = Watch::begin();
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..ROUNDS {
             for (times, (_, matches)) in times.iter_mut().zip(forms) {
                 times.push(time(matches, frame, verdict));
             }
         }
+        let disturbance = watch.end();
         let times = times.map(spread);
         if let Some(goals) = goals.as_deref_mut() {
-            let figure = Figure { value: times[0][1] / times[2][1], is_disturbed: false };
+            let figure =
+                Figure { value: times[0][1] / times[2][1], is_disturbed: disturbance.is_disturbed() };
             let what = format!("{}, {packet}: libpcap's time / machine code's", case.name);
             goals.judge(&what, Bound::AtLeast(case.ratio_min), &[figure]);
         }

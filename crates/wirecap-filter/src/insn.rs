@@ -177,6 +177,11 @@ pub enum Extension {
 }
 
 impl Extension {
+    /// Whether it is a part of the VLAN tag that was removed from the packet.
+    pub(crate) fn is_of_tag(self) -> bool {
+        matches!(self, Self::VlanTag | Self::VlanPresent | Self::VlanProtocol)
+    }
+
     const ALL: [Self; 16] = [
         Self::Protocol,
         Self::PacketType,

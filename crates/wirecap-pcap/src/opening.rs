@@ -40,8 +40,11 @@ impl fmt::Display for LiveError {
 }
 
 /// The options of the command that the engine's errors name, and the drop-in's settings for them.
-const SETTINGS: [(&str, &str); 4] = [
-    ("--engine packet", "WIRECAP_ENGINE=packet"),
+const SETTINGS: [(&str, &str); 7] = [
+    ("--engine ", "WIRECAP_ENGINE="),
+    ("use --timestamp batch for both, or stop", "stop"),
+    (": -i ", " "),
+    (" -i ", " "),
     ("--take", "WIRECAP_TAKE=1"),
     ("--workers N", "WIRECAP_WORKERS=N"),
     ("-R, -M, --buffer", "WIRECAP_R, WIRECAP_M, pcap_set_buffer_size"),
@@ -87,6 +90,8 @@ fn is_lack_of_memory(error: &OpenError) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use wirecap::device::Reason;
+
     use super::*;
 
     #[test]
@@ -107,9 +112,23 @@ mod tests {
 
     #[test]
     fn errors_name_settings_and_not_options_of_the_command() {
-        let held = OpenError::PoolTooLarge { needed_bytes: 2, limit_bytes: 1 };
-        let text = LiveError::Open(held).to_string();
-        assert!(text.contains("WIRECAP_R, WIRECAP_M") && !text.contains("--"), "{text}");
+        let interface = || "eth0".to_owned();
+        let ports = vec!["eth1".to_owned(), "eth2".to_owned()];
+        let cases = [
+            (OpenError::PoolTooLarge { needed_bytes: 2, limit_bytes: 1 }, "WIRECAP_R, WIRECAP_M"),
+            (
+                OpenError::CarriesHostTraffic { interface: interface(), reason: Reason::Loopback },
+                "WIRECAP_TAKE=1",
+            ),
+            (OpenError::Controller { interface: interface(), kind: "bond", ports }, "the ports eth1 eth2"),
+            (OpenError::NotShared { interface: interface(), holder: None }, "share the interface; stop"),
+            (OpenError::AnyByXdp, "WIRECAP_ENGINE=auto or packet"),
+            (OpenError::ReceivedOnly { interface: interface(), reason: "a queue" }, "WIRECAP_ENGINE=packet"),
+        ];
+        for (error, setting) in cases {
+            let text = LiveError::Open(error).to_string();
+            assert!(text.contains(setting) && !text.contains("--") && !text.contains(" -i"), "{text}");
+        }
     }
 
     #[test]

@@ -221,6 +221,8 @@ struct Attached {
     /// The `xdp` attachment before the interface was handed back to the host.
     former: Option<Box<xdp::Attachment>>,
     was_handed_back: bool,
+    /// Whether its filter depends on VLAN tags, or a former one did.
+    tags_matter: bool,
     /// When the drops were last read.
     drops_read: Instant,
     /// What its device counted as received, compared with what the rings saw.
@@ -567,9 +569,11 @@ impl Capture {
             let super_packets = here.map(|ring| rings[ring.identity().index].account.super_packets).sum();
             let unplaced = attached.unplaced.as_ref().map_or(0, |unplaced| unplaced.count());
             let frames = end.own_frames.get(index).copied().unwrap_or(0);
+            #[cfg(sabotage)]
+            let frames = if crate::sabotage::is("own-frames-uncounted") { 0 } else { frames };
             let name = interface.device.name.clone();
             let own = (frames > 0).then_some(Warning::OwnFrames { interface: name, frames });
-            interface.warnings(super_packets, unplaced).into_iter().chain(own)
+            interface.warnings(super_packets, unplaced, attached.tags_matter).into_iter().chain(own)
         };
         let long = |seen: &SeenInterface| {
             let interface = seen.name.clone();

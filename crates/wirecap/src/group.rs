@@ -601,6 +601,10 @@ impl Group {
 
     /// Whether two workers are of the same part, or the same worker.
     fn are_buddies(&self, worker: usize, other: usize) -> bool {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("every-worker-is-a-buddy") {
+            return true;
+        }
         self.seats[worker].part == self.seats[other].part
     }
 
@@ -812,6 +816,31 @@ mod tests {
                 begin.wait();
                 (2..RINGS).for_each(|index| assert_eq!(group.add(ring(index), 0), Some(index % 2)));
             });
+        }
+    }
+
+    #[test]
+    fn offloading_stays_inside_the_group() {
+        for parts in [[0, 0], [0, 1]] {
+            let busy = ring(0);
+            let rings: Vec<Arc<dyn Ring>> = vec![busy.clone(), ring(1)];
+            let is_one_group = parts[0] == parts[1];
+            let group =
+                Group::in_parts(rings, parts.to_vec(), 2, Mode::Advanced(0.5), Duration::from_millis(1));
+            busy.waiting.store(4, Ordering::Relaxed);
+            // Above T, then also of a worker that is stuck, and at last of a capture that was stopped.
+            let mut now = 0;
+            for stops in [false, false, true] {
+                if stops {
+                    group.end();
+                }
+                let chunk = group.ask(1, &mut Turn::default(), || now).unwrap();
+                assert_eq!(chunk.is_some(), is_one_group, "a chunk left the group: {parts:?}, {stops}");
+                now += Duration::from_secs(60).as_nanos() as u64;
+            }
+            assert_eq!(group.next_sleeper(0), None);
+            group.set_asleep(1, true);
+            assert_eq!(group.next_sleeper(0), is_one_group.then_some(1), "who is woken: {parts:?}");
         }
     }
 

@@ -599,6 +599,10 @@ impl Attachment {
 
     /// Stops receiving. On return, every received packet can be captured; false if that is not certain.
     pub(crate) fn detach(self) -> bool {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("promiscuous-mode-outlives-the-capture") {
+            std::mem::forget(Promiscuous::join(self.device.index));
+        }
         if let Some(unplaced) = &self.unplaced {
             unplaced.end();
         }

@@ -22,6 +22,9 @@ pub enum Warning {
     TagsTakenOut {
         /// The interface's name.
         interface: String,
+        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that packets may have been
+        /// missed.
+        tags_matter: bool,
     },
     /// Engine `xdp` on a veth: the other end may hand over VLAN tags beside the frames, where XDP programs do not see them.
     /// Packets of its VLANs are captured and filtered without their tags.
@@ -30,6 +33,9 @@ pub enum Warning {
         interface: String,
         /// The other end, if it is in this network namespace.
         peer: Option<String>,
+        /// Whether the filter [depends on tags](crate::filter::Filter::depends_on_tags), so that packets may have been
+        /// missed.
+        tags_matter: bool,
     },
     /// The device had no carrier when the capture began: no packets arrive until its link is up.
     NoCarrier {
@@ -80,12 +86,12 @@ impl fmt::Display for Warning {
                 "the host does not receive the packets captured from {interface} while the capture runs, but \
                  {reason}"
             ),
-            Self::TagsTakenOut { interface } => write!(
+            Self::TagsTakenOut { interface, .. } => write!(
                 f,
                 "{interface} removes VLAN tags from received packets, which are captured and filtered without \
                  them; to keep the tags: ethtool -K {interface} rxvlan off"
             ),
-            Self::TagsBeside { interface, peer } => {
+            Self::TagsBeside { interface, peer, .. } => {
                 let (end, peer) = match peer {
                     Some(peer) => (peer.clone(), peer.as_str()),
                     None => (format!("the other end of {interface}"), "PEER"),

@@ -8,7 +8,7 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::{Bed, send};
 use wirecap_lab::live::figures::Figures;
 use wirecap_lab::live::process::CommandLine;
-use wirecap_testbed::{Bound, Figure, Goals, Load};
+use wirecap_testbed::{Bound, Figure, Goals, Load, Watch};
 
 use crate::Effort;
 
@@ -73,23 +73,26 @@ fn idle(effort: Effort, goals: &mut Goals) -> Outcome<()> {
         ("capture", command("capture --engine xdp -w /dev/null"), 0.15),
         ("count, engine packet", command("count --engine packet"), 0.1),
     ] {
-        let mut shares = Vec::new();
+        let mut shares: Vec<Figure> = Vec::new();
         for _ in 0..effort.rounds(3) {
             let receiver = bed.receive(&command, "capturing")?;
             // The first packets precede the measurement, so that it excludes one-time work.
             bed.generator(60)?.send(&[Load::new(0, 1000)])?;
             thread::sleep(effort.choose(Duration::from_secs(2), Duration::from_millis(200)));
+            let watch = Watch::begin();
             let before = receiver.cpu_time()?.ran;
             thread::sleep(time);
             let ran = receiver.cpu_time()?.ran - before;
-            shares.push(ran.as_secs_f64() / time.as_secs_f64() * 100.0);
+            let value = ran.as_secs_f64() / time.as_secs_f64() * 100.0;
+            shares.push(Figure { value, is_disturbed: watch.end().is_disturbed() });
             receiver.stop()?;
         }
-        println!("  idle, {name:<24} {:.3} % of a core", shares.iter().copied().collect::<Figures>());
+        println!(
+            "  idle, {name:<24} {:.3} % of a core",
+            shares.iter().map(|share| share.value).collect::<Figures>()
+        );
         if effort.has_goals() {
-            let figure = |share: &f64| Figure { value: *share, is_disturbed: false };
-            let figures: Vec<Figure> = shares.iter().map(figure).collect();
-            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(most), &figures);
+            goals.judge(&format!("{name}: percent of a core while idle"), Bound::Below(most), &shares);
         }
     }
     Ok(())

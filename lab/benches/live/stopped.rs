@@ -23,7 +23,7 @@ use wirecap_lab::live::Outcome;
 use wirecap_lab::live::bed::Bed;
 use wirecap_lab::live::contender::{Contender, FILE};
 use wirecap_lab::live::figures::Figures;
-use wirecap_testbed::{Bound, Figure, Goals, Load, loss_lock, pass_program};
+use wirecap_testbed::{Bound, Figure, Goals, Load, Watch, loss_lock, pass_program};
 
 use crate::Effort;
 use crate::rivals::{self, contender, installed};
@@ -107,6 +107,8 @@ struct Measured {
     millis: f64,
     /// CPU time per second while no packets arrive.
     idle_micros: f64,
+    /// By the host or by foreign processes.
+    is_disturbed: bool,
 }
 
 fn recorders() -> Vec<Contender> {
@@ -182,29 +184,23 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
             println!("  {bytes} bytes, file on {}", place.name());
             let best = best_rival(&contenders, &results);
             for (contender, rounds) in contenders.iter().zip(&results) {
-                let ratios: Vec<f64> = best.map_or_else(Vec::new, |best| {
-                    rounds.iter().zip(best).map(|(ours, best)| ours.nanos / best.nanos).collect()
-                });
+                let ratios = best.map_or_else(Vec::new, |best| ratios_of(rounds, best));
                 let figures = |figure: fn(&Measured) -> f64| rounds.iter().map(figure).collect::<Figures>();
                 println!(
                     "    {:<30} {:>22.0} ns {:>18} {:>22.0} ms {:>8.0} us/s idle",
                     contender.name,
                     figures(|measured| measured.nanos),
-                    ratios.iter().copied().collect::<Figures>(),
+                    ratios.iter().map(|ratio| ratio.value).collect::<Figures>(),
                     figures(|measured| measured.millis),
                     figures(|measured| measured.idle_micros).median()
                 );
                 let bare = format!("{}{BARE}", contender.name);
                 if let Some(bare) = contenders.iter().position(|other| other.name == bare) {
-                    let ratios: Vec<f64> = rounds
-                        .iter()
-                        .zip(&results[bare])
-                        .map(|(ours, bare)| ours.nanos / bare.nanos)
-                        .collect();
+                    let ratios = ratios_of(rounds, &results[bare]);
                     println!(
                         "    {:<30} {:>26}",
                         "  / -Z root --sync none",
-                        ratios.iter().copied().collect::<Figures>()
+                        ratios.iter().map(|ratio| ratio.value).collect::<Figures>()
                     );
                     if effort.has_goals() {
                         let what = format!(
@@ -212,7 +208,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
                             place.name(),
                             contender.name
                         );
-                        goals.judge(&what, Bound::AtMost(DEFAULTS_MAX), &figures_of(&ratios));
+                        goals.judge(&what, Bound::AtMost(DEFAULTS_MAX), &ratios);
                     }
                 }
                 if effort.has_goals() && contender.is_ours && !contender.name.ends_with(BARE) {
@@ -221,7 +217,7 @@ pub(crate) fn run(effort: Effort, arguments: &Arguments, goals: &mut Goals) -> O
                         place.name(),
                         contender.name
                     );
-                    goals.judge(&what, Bound::AtMost(1.0), &figures_of(&ratios));
+                    goals.judge(&what, Bound::AtMost(1.0), &ratios);
                 }
             }
         }
@@ -238,8 +234,13 @@ fn best_rival<'a>(contenders: &[Contender], results: &'a [Vec<Measured>]) -> Opt
     rivals.map(|(_, rounds)| &rounds[..]).min_by(|one, other| median(one).total_cmp(&median(other)))
 }
 
-fn figures_of(ratios: &[f64]) -> Vec<Figure> {
-    ratios.iter().map(|value| Figure { value: *value, is_disturbed: false }).collect()
+/// The ratios of the CPU times within each round.
+fn ratios_of(ours: &[Measured], theirs: &[Measured]) -> Vec<Figure> {
+    let ratio = |(ours, theirs): (&Measured, &Measured)| Figure {
+        value: ours.nanos / theirs.nanos,
+        is_disturbed: ours.is_disturbed || theirs.is_disturbed,
+    };
+    ours.iter().zip(theirs).map(ratio).collect()
 }
 
 /// A directory of a user without privileges, as whom wirecap records by default; removed on drop. Others may write to
@@ -306,6 +307,7 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
     generator.send(&[Load::new(0, packets).per_second(PER_SECOND)])?;
     // Only now, before the kernel reports the free pages to the host.
     drop(warm);
+    let watch = Watch::begin();
     let (mut len, mut grew, resumed) = (len(&file.0), Instant::now(), Instant::now());
     let mut ran = Duration::ZERO;
     receiver.signal(Signal::CONT)?;
@@ -317,6 +319,7 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
             ran = receiver.cpu_time()?.ran.saturating_sub(begin);
         }
     }
+    let disturbance = watch.end();
     let idle = receiver.cpu_time()?.ran.saturating_sub(begin + ran);
     let idle_micros = idle.as_secs_f64() * 1e6 / grew.elapsed().as_secs_f64();
     let finished = receiver.stop()?;
@@ -334,6 +337,7 @@ fn measure(contender: &Contender, directory: &Path, bytes: u16, packets: u64) ->
         nanos: ran.as_nanos() as f64 / packets as f64,
         millis: (grew - resumed).as_secs_f64() * 1e3,
         idle_micros,
+        is_disturbed: disturbance.is_disturbed(),
     })
 }
 

@@ -172,7 +172,7 @@ fn assert_not_replaced(bed: &Bed, program: u32) {
     for whole in [false, true] {
         let plan = Box::new(HookPlan { whole, ..plan(&bed.device(CAPTURED), &[0]) });
         let reply = attacker.ask(&Ask::OpenHook { plan, turn }).0;
-        assert!(is_refusal(&reply), "{reply:?}");
+        assert!(is_refusal(&reply), "it is joined: {reply:?}");
         assert_eq!(bed.program_of(&bed.captured), Some(program));
     }
     attacker.end();

@@ -112,7 +112,10 @@ impl Journal {
         }
         let namespace = namespace()?;
         self.entries.push(Entry { namespace, change: change.clone() });
-        self.saved()?;
+        let saved = self.saved();
+        #[cfg(sabotage)]
+        let saved = if crate::sabotage::is("settings-changed-unrecorded") { Ok(()) } else { saved };
+        saved?;
         let outcome = set(setting, to);
         let now = value_now(setting)?;
         if is_same(&now, from) {
@@ -188,7 +191,10 @@ fn take_back(change: &Change) -> Result<bool, Failure> {
     if is_same(&now, &change.from) {
         return Ok(false);
     }
-    if !is_same(&now, &change.to) {
+    let is_ours = is_same(&now, &change.to);
+    #[cfg(sabotage)]
+    let is_ours = is_ours || crate::sabotage::is("undo-reverts-what-others-set");
+    if !is_ours {
         say(&format!(
             "not changed, modified since: {} is {now}, was set to {}",
             name_of(&change.setting),
@@ -339,7 +345,7 @@ mod tests {
 
         fs::write(&file, "schedutil\n").unwrap();
         let mut again = Journal::open(&path).unwrap();
-        assert_eq!(again.undo().unwrap(), []);
+        assert_eq!(again.undo().unwrap(), [], "what others set is left as it is");
         assert_eq!(fs::read_to_string(&file).unwrap(), "schedutil\n");
         assert!(!path.exists(), "there is nothing to be taken back any more");
     }
@@ -369,6 +375,6 @@ mod tests {
         // A folder cannot be made below a file.
         let mut journal = Journal { path: file.join("journal"), entries: Vec::new() };
         journal.make(&change).unwrap_err();
-        assert_eq!(fs::read_to_string(&file).unwrap(), "1\n");
+        assert_eq!(fs::read_to_string(&file).unwrap(), "1\n", "a change that is not in the journal");
     }
 }

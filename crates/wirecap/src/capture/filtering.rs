@@ -36,6 +36,7 @@ impl Capture {
         for ((attached, filters), turn) in running.interfaces.iter_mut().zip(&filters).zip(&turns) {
             attached.set_filter(filters, turn.as_ref())?;
             attached.target.filter = Some(request.clone());
+            attached.tags_matter |= filters.iter().any(Filter::depends_on_tags);
         }
         Ok(())
     }

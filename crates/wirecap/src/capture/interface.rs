@@ -35,7 +35,8 @@ pub struct Interface {
 
 impl Interface {
     /// Its warnings, given the number of super-packets and of packets of unknown queues.
-    pub(super) fn warnings(&self, super_packets: u64, unplaced: u64) -> Vec<Warning> {
+    /// `tags_matter`: its filter [depends on VLAN tags](crate::filter::Filter::depends_on_tags), or a former one did.
+    pub(super) fn warnings(&self, super_packets: u64, unplaced: u64, tags_matter: bool) -> Vec<Warning> {
         let interface = self.device.name.clone();
         let mut warnings = Vec::new();
         if self.reception.engine() == Engine::Xdp {
@@ -43,9 +44,9 @@ impl Interface {
                 warnings.push(Warning::TakenFromHost { interface: interface.clone(), reason });
             }
             if takes_out_tags(&self.device) {
-                warnings.push(Warning::TagsTakenOut { interface: interface.clone() });
+                warnings.push(Warning::TagsTakenOut { interface: interface.clone(), tags_matter });
             }
-            warnings.extend(self.tags_beside());
+            warnings.extend(self.tags_beside(tags_matter));
             if matches!(self.reception, Reception::Xdp { link_wait: None, .. }) {
                 warnings.push(Warning::NoCarrier { interface: interface.clone() });
             }
@@ -60,13 +61,13 @@ impl Interface {
     }
 
     /// The warning that tags may travel beside the frames.
-    fn tags_beside(&self) -> Option<Warning> {
+    fn tags_beside(&self, tags_matter: bool) -> Option<Warning> {
         let peer = match self.peer_tags.as_ref()? {
             PeerTags::InFrames => return None,
             PeerTags::Beside(peer) => Some(peer.clone()),
             PeerTags::Unknown => None,
         };
-        Some(Warning::TagsBeside { interface: self.device.name.clone(), peer })
+        Some(Warning::TagsBeside { interface: self.device.name.clone(), peer, tags_matter })
     }
 }
 

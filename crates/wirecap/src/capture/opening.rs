@@ -99,6 +99,7 @@ impl CaptureBuilder {
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let places = (interface_index, rings.len());
             let why_copy = lessons.why_copy(&target.device);
+            let tags_matter = filter.as_ref().is_some_and(crate::filter::Filter::depends_on_tags);
             let settings = self.ring_settings(&target, filter, geometry, places);
             let (opened, all) = match &target.all {
                 Some(all) => {
@@ -124,6 +125,7 @@ impl CaptureBuilder {
                 standby,
                 former: None,
                 was_handed_back: false,
+                tags_matter,
                 drops_read: Instant::now(),
                 comparison: Comparison::default(),
                 compared: Instant::now(),

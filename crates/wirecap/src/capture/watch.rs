@@ -92,7 +92,10 @@ impl Watcher {
         let ending = Arc::new(Ending { now: AtomicBool::new(false), bell });
         let told = Arc::clone(&ending);
         let shared = Arc::downgrade(shared);
-        let watch = move || while look_round(&events, &told, &shared, period) {};
+        let watch = move || {
+            let mut changes = Changes::default();
+            while look_round(&events, &told, &shared, period, &mut changes) {}
+        };
         Ok(Self { ending, _thread: OwnThread::start("wirecap-watcher", watch)? })
     }
 }
@@ -104,8 +107,14 @@ impl Drop for Watcher {
     }
 }
 
-/// Waits for messages, and checks; `false` at the end.
-fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: Duration) -> bool {
+/// Waits for messages, and checks; `false` at the end. `changes`: the messages that the last check read.
+fn look_round(
+    events: &Events,
+    ending: &Ending,
+    shared: &Weak<Shared>,
+    period: Duration,
+    changes: &mut Changes,
+) -> bool {
     let [links, host] = events.descriptors();
     let mut descriptors = [
         PollFd::from_borrowed_fd(links, PollFlags::IN),
@@ -117,11 +126,10 @@ fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: D
     let has_news = poll(&mut descriptors, Some(&longest)).map_or(true, |ready| ready > 0);
     let shared = shared.upgrade().filter(|_| !ending.now.load(Ordering::Relaxed));
     let Some(shared) = shared else { return false };
-    let mut changes = Changes::default();
     if has_news {
         events.take(|news| changes.add(news));
     }
-    shared.look(&changes)
+    shared.look(changes)
 }
 
 /// The kernel's messages since the last look.
@@ -146,6 +154,18 @@ impl Changes {
             return;
         }
         self.host = true;
+    }
+
+    /// Reads the waiting messages, without those that the interface of this index was down.
+    fn add_of_others(&mut self, events: &Events, index: u32) {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("messages-before-the-return-are-interruptions") {
+            return;
+        }
+        events.take(|news| match news {
+            News::Link { index: own, .. } if own == index => self.add(News::Host),
+            news => self.add(news),
+        });
     }
 }
 
@@ -264,6 +284,10 @@ impl Watched {
     /// socket wakes its driver, so it owes no answer.
     fn change_engine(&mut self) {
         self.is_on_loan = false;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("hand-back-owes-an-answer") {
+            return;
+        }
         self.pulse = Pulse::default();
     }
 
@@ -396,8 +420,9 @@ impl State {
 }
 
 impl Shared {
-    /// Checks all interfaces; `false` if none is left.
-    fn look(&self, changes: &Changes) -> bool {
+    /// Checks all interfaces; `false` if none is left. Leaves the messages in `changes` that it read itself.
+    fn look(&self, changes: &mut Changes) -> bool {
+        let (changes, late) = (std::mem::take(changes), changes);
         let mut running = lock(&self.running);
         if running.end.is_some() {
             return false;
@@ -407,7 +432,7 @@ impl Shared {
         // First: an interface that has returned must be excluded before it is captured by its own sockets.
         interfaces.iter_mut().for_each(|attached| attached.look_at_all(self, builder, &named));
         for attached in interfaces.iter_mut().filter(|attached| attached.all.is_none()) {
-            if let Err(failure) = attached.look(self, builder, changes) {
+            if let Err(failure) = attached.look(self, builder, &changes, late) {
                 self.fail(attached.index, failure);
             }
         }
@@ -478,7 +503,14 @@ impl Attached {
         self.watched.lose(reason, None, &|_| ());
     }
 
-    fn look(&mut self, shared: &Shared, builder: &CaptureBuilder, changes: &Changes) -> Result<(), Failure> {
+    /// `late` gets messages that it reads itself.
+    fn look(
+        &mut self,
+        shared: &Shared,
+        builder: &CaptureBuilder,
+        changes: &Changes,
+        late: &mut Changes,
+    ) -> Result<(), Failure> {
         let tell = |event: Event| builder.tell(&event);
         let now = SystemTime::now();
         let index = self.target.device.index;
@@ -491,7 +523,7 @@ impl Attached {
             }
         };
         let state = match glance {
-            None => self.return_after_removal(shared, builder, &tell)?,
+            None => self.return_after_removal(shared, builder, late, &tell)?,
             Some(glance) => {
                 self.follow_name(&glance, &tell);
                 let carrier = self.watched.follow_carrier(&glance);
@@ -776,6 +808,7 @@ impl Attached {
         &mut self,
         shared: &Shared,
         builder: &CaptureBuilder,
+        late: &mut Changes,
         tell: &dyn Fn(Event),
     ) -> Result<State, Failure> {
         let removed = |obstacle| Ok(State::Unwell(UnseenReason::Removed, obstacle));
@@ -785,10 +818,24 @@ impl Attached {
         if !builder.reattach || !can_return {
             return Err(Failure::Gone(self.watched.name.clone()));
         }
-        let device = match Device::find(&self.watched.name) {
-            Ok(device) if device.up => device,
-            Ok(_) | Err(DeviceError::NoSuchDevice { .. }) => return removed(None),
-            Err(error) => return removed(Some(error.to_string())),
+        let find = || match Device::find(&self.watched.name) {
+            Ok(device) => Ok(Some(device).filter(|device| device.up)),
+            Err(DeviceError::NoSuchDevice { .. }) => Ok(None),
+            Err(error) => Err(error.to_string()),
+        };
+        let device = match find() {
+            Ok(Some(device)) => device,
+            Ok(None) => return removed(None),
+            Err(obstacle) => return removed(Some(obstacle)),
+        };
+        // It was created down. Messages about that would look like an interruption after its return; those that were
+        // sent before it is found up a second time are about the gap that ends now.
+        if let Some(events) = shared.events.as_deref() {
+            late.add_of_others(events, device.index);
+        }
+        let device = match find() {
+            Ok(Some(again)) if again.index == device.index => again,
+            _ => return removed(None),
         };
         let Some(attachment) = &mut self.attachment else { return removed(None) };
         shared.forget_rings_of(self.index);
@@ -974,7 +1021,11 @@ mod tests {
         let later = began + Duration::from_secs(9);
         assert!(matches!(watched.pulse.clone().feel(signs(3), later), Life::Silent(..)));
         watched.change_engine();
-        assert_eq!(watched.pulse.feel(signs(3), later), Life::Alive);
+        assert_eq!(
+            watched.pulse.feel(signs(3), later),
+            Life::Alive,
+            "a link that is quiet after a hand-back"
+        );
     }
 
     #[test]

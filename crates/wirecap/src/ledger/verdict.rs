@@ -162,8 +162,17 @@ impl Ledger {
             return unknown;
         }
         unknown.extend(self.counted.iter().filter_map(Counted::objection));
+        #[cfg(sabotage)]
+        if crate::sabotage::is("damaged-savefile-is-lossless") {
+            return unknown;
+        }
         let unreadable = self.unreadable.iter().map(|file| format!("{file} could not be read to its end"));
         unknown.extend(unreadable);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("filter-without-tags-is-lossless") {
+            return unknown;
+        }
+        unknown.extend(self.warnings.iter().filter_map(missing_tags));
         unknown
     }
 
@@ -173,8 +182,12 @@ impl Ledger {
         let silence = is_silent.then(|| "no drops seen; the driver does not report its own".to_owned());
         let mut unchecked: Vec<String> = silence.into_iter().collect();
         unchecked.extend(self.warnings.iter().filter_map(|warning| match warning {
-            Warning::TagsTakenOut { interface } => Some(format!("{interface} removes VLAN tags")),
-            Warning::TagsBeside { interface, .. } => Some(format!("VLAN tags of {interface} may be lost")),
+            Warning::TagsTakenOut { interface, tags_matter: false } => {
+                Some(format!("{interface} removes VLAN tags"))
+            }
+            Warning::TagsBeside { interface, tags_matter: false, .. } => {
+                Some(format!("VLAN tags of {interface} may be lost"))
+            }
             _ => None,
         }));
         let reasons = self.counted.iter().filter_map(|counted| {
@@ -194,8 +207,27 @@ impl Ledger {
     /// The packets to which the NIC gave no timestamp, if there are any.
     pub(super) fn untimed(&self) -> Option<String> {
         let untimed = self.recorded.as_ref().map_or(0, |recorded| recorded.untimed);
+        #[cfg(sabotage)]
+        let untimed = if crate::sabotage::is("missing-times-unmarked") { 0 } else { untimed };
         (untimed > 0)
             .then(|| format!("{} without a hardware timestamp", count_of(untimed, "packet", "packets")))
+    }
+}
+
+/// Why the filter may have missed packets, if it depends on VLAN tags that may be missing.
+fn missing_tags(warning: &Warning) -> Option<String> {
+    match warning {
+        Warning::TagsTakenOut { interface, tags_matter: true } => Some(format!(
+            "the filter depends on VLAN tags, which {interface} removes: ethtool -K {interface} rxvlan off"
+        )),
+        Warning::TagsBeside { interface, peer, tags_matter: true } => {
+            let peer = peer.as_deref().unwrap_or("PEER");
+            Some(format!(
+                "the filter depends on VLAN tags, and those of {interface} may be lost: ethtool -K {peer} txvlan off \
+                 tx-vlan-stag-hw-insert off"
+            ))
+        }
+        _ => None,
     }
 }
 
@@ -311,6 +343,10 @@ mod tests {
                 Ledger { counted: vec![reset], ..clean() },
                 "a: its device counted fewer packets than were seen",
             ),
+            (
+                Ledger { unreadable: Some("f.pcap".to_owned()), ..clean() },
+                "f.pcap could not be read to its end",
+            ),
         ];
         for (ledger, reason) in cases {
             assert_eq!(ledger.judge().answer, Answer::NotKnown, "what was not counted, {reason}: {ledger}");
@@ -328,6 +364,26 @@ mod tests {
         assert!(!ledger.is_lossless() && !ledger.judge().is_alarm());
         let lossy = Ledger { quiet_since: vec![at(1)], ..with(|account| account.dropped.other = 1) };
         assert_eq!(lossy.judge().answer, Answer::No, "a counted loss comes first");
+    }
+
+    #[test]
+    fn tags_that_may_be_missing_matter_only_to_a_filter_that_depends_on_them() {
+        let interface = || "a".to_owned();
+        let of = |warning| Ledger { warnings: vec![warning], ..clean() }.verdict();
+        let taken_out = |tags_matter| of(Warning::TagsTakenOut { interface: interface(), tags_matter });
+        let beside =
+            |tags_matter| of(Warning::TagsBeside { interface: interface(), peer: None, tags_matter });
+        assert_eq!(taken_out(false), "lossless: yes (a removes VLAN tags)");
+        assert_eq!(
+            taken_out(true),
+            "lossless: not known (the filter depends on VLAN tags, which a removes: ethtool -K a rxvlan off)"
+        );
+        assert_eq!(beside(false), "lossless: yes (VLAN tags of a may be lost)");
+        assert_eq!(
+            beside(true),
+            "lossless: not known (the filter depends on VLAN tags, and those of a may be lost: ethtool -K PEER txvlan \
+             off tx-vlan-stag-hw-insert off)"
+        );
     }
 
     #[test]

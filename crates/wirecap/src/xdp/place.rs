@@ -331,7 +331,10 @@ impl Occupant {
         let program = Program::by_id(attached.program_id)?;
         let info = program.info()?;
         // Any process with CAP_BPF can name its program so.
-        if info.kind != ProgramKind::Xdp as u32 || !is_trusted(info.uid) {
+        let is_ours = is_trusted(info.uid);
+        #[cfg(sabotage)]
+        let is_ours = is_ours || crate::sabotage::is("broker-joins-any-user");
+        if info.kind != ProgramKind::Xdp as u32 || !is_ours {
             return Ok(Found::Other);
         }
         let is_alone = match &*info.name {
@@ -346,7 +349,10 @@ impl Occupant {
             if !is_array_of_programs(&array.info()?) {
                 continue;
             }
-            if !is_alone && programs::load_dispatcher(&array)?.info()?.tag != info.tag {
+            let is_another = !is_alone && programs::load_dispatcher(&array)?.info()?.tag != info.tag;
+            #[cfg(sabotage)]
+            let is_another = is_another && !crate::sabotage::is("broker-joins-a-false-dispatcher");
+            if is_another {
                 return Ok(Found::Other);
             }
             return Ok(Found::Wirecap(Self { link, program, array, mode: attached.mode, is_alone }));
@@ -358,6 +364,10 @@ impl Occupant {
     /// namespace may have the same properties.
     fn put(&self, device: &DeviceSummary, program: &Program) -> Result<(), BpfError> {
         self.link.update(program)?;
+        #[cfg(sabotage)]
+        if crate::sabotage::is("broker-replaces-the-link-of-another-namespace") {
+            return Ok(());
+        }
         let id = program.id()?;
         let runs = |attached: Vec<AttachedXdp>| attached.iter().any(|attached| attached.program_id == id);
         if device.attached_now().is_ok_and(runs) {

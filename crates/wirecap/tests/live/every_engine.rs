@@ -1,6 +1,7 @@
 //! Tests that apply to every engine, with the same body for each.
 
 use std::collections::HashMap;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ with_every_engine! {
     all_fragments_between_two_hosts_come_in_one_ring,
     stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface,
     what_waited_when_the_capture_was_stopped_is_still_delivered,
+    an_interface_is_left_as_it_was_when_its_capture_ends,
     what_was_not_taken_before_the_close_is_counted_as_other,
     vlan_tags_and_odd_lengths_are_recorded_as_they_were_on_the_wire,
     frames_longer_than_the_usual_ones_are_captured_whole,
@@ -324,6 +326,33 @@ fn stopping_from_another_thread_ends_a_waiting_worker_and_frees_the_interface(en
     balanced(&bed.close(capture), 0);
     bed.assert_untouched();
     balanced(&bed.close(bed.open(bed.small())), 0);
+}
+
+/// Also if the process lives on.
+fn an_interface_is_left_as_it_was_when_its_capture_ends(engine: Engine) {
+    let bed = Bed::new(engine, 2);
+    let run = |program: &str, arguments: &[&str]| {
+        let output = bed.at_receiver(|| Command::new(program).args(arguments).output()).unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let settings = || {
+        let link = run("ip", &["-d", "link", "show", "dev", "a1"]);
+        (link, run("ethtool", &["-k", "a1"]), run("ethtool", &["-l", "a1"]))
+    };
+    let before = settings();
+    assert!(before.0.contains("promiscuity 0"), "{}", before.0);
+    for ends_by_drop in [false, true] {
+        let capture = bed.open(bed.small());
+        let during = settings();
+        assert!(during.0.contains("promiscuity 1"), "{}", during.0);
+        assert_eq!((&during.1, &during.2), (&before.1, &before.2), "a capture changes no setting");
+        match ends_by_drop {
+            true => bed.at_receiver(|| drop(capture)),
+            false => _ = bed.close(capture),
+        }
+        assert_eq!(settings(), before, "the interface is left as it was");
+    }
+    bed.assert_untouched();
 }
 
 fn what_waited_when_the_capture_was_stopped_is_still_delivered(engine: Engine) {

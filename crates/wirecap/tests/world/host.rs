@@ -309,7 +309,7 @@ fn frames_for_the_ports_own_address_are_counted_and_hand_nothing_back() {
         let warning = Warning::OwnFrames { interface: "a1".to_owned(), frames: 600 };
         let is_of_tags = |warning: &&Warning| matches!(warning, Warning::TagsBeside { .. });
         let warnings: Vec<&Warning> = ledger.warnings.iter().filter(|warning| !is_of_tags(warning)).collect();
-        assert_eq!(warnings, [&warning], "{filter:?}");
+        assert_eq!(warnings, [&warning], "frames for its own address, {filter:?}");
         assert_eq!(events.lock().unwrap().len(), 1, "{:?}", events.lock().unwrap());
         assert!(ledger.is_lossless(), "{ledger}");
     }

@@ -1,10 +1,11 @@
 //! Interfaces that are removed and return, and interfaces that change.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-use wirecap::{Capture, CaptureError, Engine, UnseenReason, Worker};
+use wirecap::{Capture, CaptureError, Engine, Event, UnseenReason, Worker};
 use wirecap_testbed::{Interface, Namespace, VethPair, privileged, skip_on_this_machine, wait_until};
 
 use crate::bed::{A_WHILE, Bed, PATIENCE, ip, keep_events, obstacles, send, small, small_on, take_all};
@@ -120,6 +121,39 @@ fn an_interface_that_returns_is_captured_again() {
         assert!(gap.from >= before - Duration::from_millis(300) && gap.to.unwrap() <= after, "{ledger}");
         assert!(!ledger.is_lossless(), "a capture with an unseen period is not lossless: {ledger}");
         assert!(ledger.to_string().contains("not seen for"), "{ledger}");
+    }
+}
+
+/// All messages about the new interface, which was down at first, are read after it was found up.
+#[test]
+fn the_setting_up_of_an_interface_that_returns_is_no_other_gap() {
+    if !privileged() {
+        return;
+    }
+    for engine in [Engine::Xdp, Engine::Packet] {
+        let mut bed = Bed::new(1);
+        let is_replaced = Arc::new(Barrier::new(2));
+        let waits = Arc::clone(&is_replaced);
+        let has_waited = AtomicBool::new(false);
+        let wait = move |event: &Event| {
+            if matches!(event, Event::Lost { .. }) && !has_waited.swap(true, Ordering::Relaxed) {
+                waits.wait();
+            }
+        };
+        let capture = bed.open(small(engine).workers(1).reattach(true).on_event(wait));
+        let mut worker = capture.workers().pop().unwrap();
+        replace_cable(&mut bed, Duration::ZERO);
+        is_replaced.wait();
+        bed.wait_until_captured_again(&capture);
+        bed.send(0, 500);
+        assert_eq!(take_all(&mut worker).unwrap(), 500, "{engine:?}");
+        // The watcher has looked again.
+        thread::sleep(Duration::from_millis(500));
+        drop(worker);
+        let ledger = bed.close(capture);
+        assert_eq!(ledger.unseen.len(), 1, "one removal is one gap: {ledger}");
+        assert_eq!(ledger.unseen[0].reason, UnseenReason::Removed, "{ledger}");
+        assert_eq!(ledger.total.offered, 500, "{ledger}");
     }
 }
 

@@ -112,7 +112,8 @@ fn a_program_that_was_replaced_is_attached_again() {
     let ledger = bed.close(capture);
     let redirected = counters.since_start().unwrap().redirected();
     assert_eq!((ledger.total.offered, taken), (redirected, redirected), "{ledger}");
-    assert!((1_000..1_500).contains(&taken), "{ledger}");
+    // On a busy machine the program may be back before the packets in between are sent.
+    assert!((1_000..=1_500).contains(&taken), "{ledger}");
     let [gap] = &ledger.unseen[..] else { panic!("{ledger}") };
     assert_eq!(gap.reason, UnseenReason::Detached);
     assert!(gap.from <= replaced && gap.to.is_some_and(|to| before < to && to <= after), "{ledger}");

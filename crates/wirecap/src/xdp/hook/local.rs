@@ -330,6 +330,14 @@ impl Hook for LocalHook {
         let Some(mut state) = self.lock().take() else { return };
         let keys = std::mem::take(&mut state.keys);
         state.remove(&keys);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("promiscuous-mode-outlives-the-capture") {
+            std::mem::forget(join(&state.blueprint.device));
+        }
+        #[cfg(sabotage)]
+        if crate::sabotage::is("program-outlives-the-capture") {
+            return std::mem::forget(state);
+        }
         // Before other captures may claim the queues and use their slots.
         state.place.leave();
     }
