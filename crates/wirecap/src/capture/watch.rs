@@ -106,12 +106,9 @@ impl Drop for Watcher {
 
 /// Waits for messages, and checks; `false` at the end.
 fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: Duration) -> bool {
-    let [links, host] = events.descriptors();
-    let mut descriptors = [
-        PollFd::from_borrowed_fd(links, PollFlags::IN),
-        PollFd::from_borrowed_fd(host, PollFlags::IN),
-        PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
-    ];
+    let descriptors = events.descriptors().chain([ending.bell.as_fd()]);
+    let mut descriptors: Vec<PollFd<'_>> =
+        descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
     // A descriptor that cannot be polled may have messages.
     let has_news = poll(&mut descriptors, Some(&longest)).map_or(true, |ready| ready > 0);
@@ -129,6 +126,8 @@ fn look_round(events: &Events, ending: &Ending, shared: &Weak<Shared>, period: D
 struct Changes {
     /// Interfaces that were down or gone, even briefly.
     interrupted: Vec<u32>,
+    /// Interfaces whose rings got another size.
+    resized: Vec<u32>,
     /// An address, a route or some interface changed.
     host: bool,
     overrun: bool,
@@ -139,6 +138,10 @@ impl Changes {
         match news {
             News::Link { up: true, .. } | News::Host => {}
             News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
+            News::Resized { index } => {
+                self.resized.push(index);
+                return;
+            }
             News::Overrun => self.overrun = true,
         }
         #[cfg(sabotage)]
@@ -147,6 +150,21 @@ impl Changes {
         }
         self.host = true;
     }
+
+    /// Why packets of an interface that is in order now may have passed unseen since the last look, if so.
+    fn interruption(&self, index: u32, carrier: Carrier) -> Option<UnseenReason> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("resizing-ignored") && self.resized.contains(&index) {
+            return None;
+        }
+        match carrier {
+            _ if self.interrupted.contains(&index) => Some(UnseenReason::Down),
+            Carrier::Flapped => Some(UnseenReason::NoCarrier),
+            _ if self.resized.contains(&index) => Some(UnseenReason::Resized),
+            _ if self.overrun => Some(UnseenReason::Unwatched),
+            _ => None,
+        }
+    }
 }
 
 /// The state of a captured interface.
@@ -154,6 +172,8 @@ impl Changes {
 pub(super) struct Watched {
     /// When everything was last found in order.
     well: SystemTime,
+    /// The same, of the look before.
+    well_before: SystemTime,
     /// When counters were last read.
     counted: Instant,
     connection: Connection,
@@ -206,6 +226,7 @@ impl Watched {
     pub(super) fn new(device: &Device, is_on_loan: bool) -> Self {
         let mut watched = Self {
             well: SystemTime::now(),
+            well_before: SystemTime::now(),
             counted: Instant::now(),
             connection: Connection::default(),
             unseen: Vec::new(),
@@ -366,7 +387,7 @@ impl Watched {
 
     /// Everything was in order at `well`, as is found at `now`.
     fn find_well(&mut self, well: SystemTime, now: SystemTime, tell: &dyn Fn(Event)) {
-        self.well = well;
+        self.well_before = std::mem::replace(&mut self.well, well);
         self.obstacle = None;
         self.was_attached_anew = false;
         if let Some(gap) = self.gap() {
@@ -466,6 +487,7 @@ impl Attached {
             _ if is_detached => UnseenReason::Detached,
             _ if changes.interrupted.contains(&index) => UnseenReason::Down,
             _ if carrier != Carrier::Steady => UnseenReason::NoCarrier,
+            _ if changes.resized.contains(&index) => UnseenReason::Resized,
             _ if changes.overrun => UnseenReason::Unwatched,
             _ => match self.last_silence(shared) {
                 Some(silent) => {
@@ -495,14 +517,14 @@ impl Attached {
             Some(glance) => {
                 self.follow_name(&glance, &tell);
                 let carrier = self.watched.follow_carrier(&glance);
-                let interrupted = match (changes.interrupted.contains(&index), carrier, changes.overrun) {
-                    (true, ..) => Some(UnseenReason::Down),
-                    (_, Carrier::Flapped, _) => Some(UnseenReason::NoCarrier),
-                    (.., true) => Some(UnseenReason::Unwatched),
-                    _ => None,
-                };
+                let interrupted = changes.interruption(index, carrier);
                 if let Some(reason) = interrupted.filter(|_| glance.up) {
-                    self.watched.lose(reason, None, &tell);
+                    // The driver was resizing while the last look waited for the kernel's lock.
+                    let from = match reason {
+                        UnseenReason::Resized => self.watched.well_before,
+                        _ => self.watched.well,
+                    };
+                    self.watched.lose_since(from, reason, None, &tell);
                 }
                 match glance.up {
                     false => State::Unwell(UnseenReason::Down, None),
@@ -908,6 +930,7 @@ mod tests {
     pub(crate) fn watched(on_bus: bool) -> Watched {
         Watched {
             well: SystemTime::now(),
+            well_before: SystemTime::now(),
             counted: Instant::now(),
             connection: Connection::default(),
             unseen: Vec::new(),
@@ -944,6 +967,18 @@ mod tests {
         let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
         use Carrier::{Flapped, Gone, Steady};
         assert_eq!(found, [Steady, Steady, Flapped, Steady, Gone, Gone, Flapped, Steady]);
+    }
+
+    #[test]
+    fn an_interface_whose_rings_were_resized_may_have_lost_packets() {
+        let mut changes = Changes::default();
+        changes.add(News::Resized { index: 7 });
+        assert_eq!(changes.interruption(7, Carrier::Steady), Some(UnseenReason::Resized));
+        assert_eq!(changes.interruption(8, Carrier::Steady), None);
+        assert!(!changes.host, "it says nothing about the host");
+        // A driver that restarts its device loses more.
+        changes.add(News::Link { index: 7, up: false });
+        assert_eq!(changes.interruption(7, Carrier::Steady), Some(UnseenReason::Down));
     }
 
     #[test]
