@@ -74,6 +74,7 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "coalescing", core: false, run: changing::coalescing },
     Check { name: "interrupts", core: false, run: changing::interrupts },
     Check { name: "device count", core: false, run: verdict::device_count },
+    Check { name: "odd frames", core: false, run: verdict::odd_frames },
     Check { name: "resize", core: false, run: changing::resized },
     Check { name: "auto", core: false, run: verdict::auto },
     Check { name: "generate", core: false, run: verdict::generate },

@@ -122,6 +122,110 @@ pub(super) fn device_count(bed: &Bed) -> Outcome {
     Ok(Verdict::ok())
 }
 
+/// What reaches a NIC beside ordinary frames, all numbered and of the experimental ethertype, except pause frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Odd {
+    /// 30 bytes, shorter than Ethernet permits. Most senders fill it up.
+    Runt,
+    /// A pause frame (IEEE 802.3x), which a MAC may keep.
+    Pause,
+    /// Longer than the receiver's MTU permits.
+    OverLong,
+}
+
+impl Odd {
+    const ALL: [Self; 3] = [Self::Runt, Self::Pause, Self::OverLong];
+    /// How many of each are sent.
+    const COUNT: u16 = 50;
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Runt => "runts",
+            Self::Pause => "pause frames",
+            Self::OverLong => "over-long frames",
+        }
+    }
+
+    /// One of them, for the NIC with this address.
+    fn frame(self, address: [u8; 6], number: u16) -> Vec<u8> {
+        let (to, ethertype, length) = match self {
+            Self::Runt => (address, [0x88, 0xb5], 30),
+            Self::Pause => ([0x01, 0x80, 0xc2, 0, 0, 0x01], [0x88, 0x08], 60),
+            Self::OverLong => (address, [0x88, 0xb6], 2000),
+        };
+        let mut frame = [&to[..], &[0x02, 0, 0, 0, 0, 0x07], &ethertype].concat();
+        // Of a pause frame: opcode 1, and no time.
+        frame.extend(if self == Self::Pause { [0, 1, 0, 0] } else { [0; 4] });
+        frame.extend(number.to_be_bytes());
+        frame.resize(length, 0);
+        frame
+    }
+
+    /// Whether it is one of them.
+    fn is(self, frame: &[u8]) -> bool {
+        frame.get(12..14) == Some(&self.frame([0; 6], 0)[12..14])
+    }
+}
+
+/// Runts, pause frames and over-long frames: what of them the device counts, and the capture sees, is printed. If they are
+/// missing and a counter shows it, the verdict is "no" or "not known"; if none is missing, nothing is doubted.
+pub(super) fn odd_frames(bed: &Bed) -> Outcome {
+    let nic = &bed.receiver.0;
+    run("ethtool", &["-K", nic, "gro", "off"])?;
+    run("ip", &["link", "set", &bed.sender.0, "mtu", "3000"])?;
+    bed.wait_for_links()?;
+    let mut wrong = Vec::new();
+    for engine in ["xdp", "packet"] {
+        for odd in Odd::ALL {
+            if let Err(error) = receives(bed, odd, engine) {
+                wrong.push(format!("{engine}, {}: {error}", odd.name()));
+            }
+        }
+    }
+    run("ethtool", &["-K", nic, "gro", "on"])?;
+    match wrong.is_empty() {
+        true => Ok(Verdict::ok()),
+        false => Err(wrong.join("; ").into()),
+    }
+}
+
+fn receives(bed: &Bed, odd: Odd, engine: &str) -> Result<(), Box<dyn Error>> {
+    let nic = &bed.receiver;
+    let address = nic.interface()?.mac;
+    let counts = || Ok::<_, Box<dyn Error>>([nic.received()?, nic.discarded()?]);
+
+    let recording = Recording::start_by(Command::new(wirecap()), &nic.0, &["--engine", engine, "--take"])?;
+    bed.wait_for_links()?;
+    bed.rest()?;
+    let before = counts()?;
+    bed.send_each((0..Odd::COUNT).map(|number| odd.frame(address, number)))?;
+    bed.rest()?;
+    let after = counts()?;
+    let recorded = recording.end()?;
+
+    let [received, discarded] = [0, 1].map(|index| after[index] - before[index]);
+    let lengths: Vec<usize> = recorded.frames.iter().filter(|frame| odd.is(frame)).map(Vec::len).collect();
+    let device = recorded.count("/dropped/device");
+    println!(
+        "{:>8} {engine}: {} {} sent, {received} counted as received, {discarded} as discarded, {} captured of {:?} bytes, \
+         {device} device",
+        bed.kind.name,
+        Odd::COUNT,
+        odd.name(),
+        lengths.len(),
+        lengths.first(),
+    );
+    let is_missing = lengths.len() < usize::from(Odd::COUNT);
+    // Nothing shows that frames are missing which no counter has.
+    if is_missing && discarded > 0 && recorded.knows_no_loss() {
+        return Err(format!("frames are missing; {}", recorded.said).into());
+    }
+    if !is_missing && !recorded.knows_no_loss() {
+        return Err(format!("all frames came; {}", recorded.said).into());
+    }
+    Ok(())
+}
+
 /// The device is reset without its driver while the engine `packet` captures, which does not notice it.
 pub(super) fn reset_unnoticed(bed: &Bed) -> Outcome {
     let device = bed.receiver.pci_device()?;
