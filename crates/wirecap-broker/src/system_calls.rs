@@ -13,7 +13,7 @@
 //!   O_ASYNC.
 //! - `prctl`: names of threads and of memory.
 //! - `setsockopt`: rings, filters and fan-out of packet sockets, receiving rings of AF_XDP sockets,
-//!   the receive buffer.
+//!   the receive buffer, notifications of netlink.
 //! - `sendto`: without an address.
 //! - `clone`: the flags with which the C library starts a thread. `clone3` fails with ENOSYS, and
 //!   the C library uses `clone`.
@@ -168,6 +168,8 @@ const SOCKET_OPTIONS: &[(u32, u32)] = &[
     (libc::SOL_PACKET as u32, libc::PACKET_FANOUT_DATA as u32),
     (libc::SOL_SOCKET as u32, libc::SO_ATTACH_FILTER as u32),
     (libc::SOL_SOCKET as u32, libc::SO_RCVBUF as u32),
+    // Notifications of the kernel, which need no privilege.
+    (libc::SOL_NETLINK as u32, libc::NETLINK_ADD_MEMBERSHIP as u32),
     (libc::SOL_XDP as u32, libc::XDP_RX_RING as u32),
     (libc::SOL_XDP as u32, libc::XDP_UMEM_FILL_RING as u32),
     (libc::SOL_XDP as u32, libc::XDP_UMEM_COMPLETION_RING as u32),

@@ -176,16 +176,14 @@ impl Nic {
         Ok(self.attribute(&format!("statistics/{name}"))?.parse()?)
     }
 
-    /// Number of packets that its driver has received. vmxnet3 does not include packets consumed by an XDP
-    /// program in `rx_packets`.
-    fn received(&self) -> Result<u64, Box<dyn Error>> {
-        let packets = self.counter("rx_packets")?;
-        if self.0.starts_with("vmxnet3") {
-            let statistics = run("ethtool", &["-S", &self.0])?;
-            let of_program = statistics.lines().filter_map(|line| line.trim().strip_prefix("xdp packets: "));
-            return Ok(packets + of_program.filter_map(|count| count.parse::<u64>().ok()).sum::<u64>());
-        }
-        Ok(packets)
+    /// Number of packets that it has received.
+    pub(crate) fn received(&self) -> Result<u64, Box<dyn Error>> {
+        self.counter("rx_packets")
+    }
+
+    /// Number of frames that the device or its driver has discarded.
+    pub(crate) fn discarded(&self) -> Result<u64, Box<dyn Error>> {
+        Ok(self.counter("rx_errors")? + self.counter("rx_dropped")?)
     }
 
     pub(crate) fn set_up(&self, up: bool) -> Result<(), Box<dyn Error>> {

@@ -8,6 +8,7 @@ mod rival;
 mod skewed;
 mod trouble;
 mod under_traffic;
+mod verdict;
 
 use std::error::Error;
 use std::fmt;
@@ -72,6 +73,11 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "ring sizes", core: false, run: changing::ring_sizes },
     Check { name: "coalescing", core: false, run: changing::coalescing },
     Check { name: "interrupts", core: false, run: changing::interrupts },
+    Check { name: "device count", core: false, run: verdict::device_count },
+    Check { name: "odd frames", core: false, run: verdict::odd_frames },
+    Check { name: "resize", core: false, run: changing::resized },
+    Check { name: "auto", core: false, run: verdict::auto },
+    Check { name: "generate", core: false, run: verdict::generate },
     Check { name: "two processes", core: false, run: capturing::two_processes },
     Check { name: "kill -9", core: false, run: trouble::killed },
     Check { name: "at once", core: true, run: trouble::at_once },
@@ -80,6 +86,7 @@ pub(crate) const ALL: &[Check] = &[
     Check { name: "link down/up", core: false, run: trouble::flap },
     Check { name: "set_link", core: false, run: trouble::set_link },
     Check { name: "reset", core: true, run: trouble::reset },
+    Check { name: "reset, packet", core: false, run: verdict::reset_unnoticed },
     // The check leaves changed settings; the next check binds the driver again, which restores its defaults.
     Check { name: "doctor", core: false, run: doctor::finds_and_fixes },
     Check { name: "unbind, bind", core: false, run: trouble::rebind },

@@ -35,11 +35,19 @@ pub(crate) fn wirecap() -> PathBuf {
 ///
 /// If it fails, with its error output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<String, Box<dyn Error>> {
-    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    output_of(Command::new(program).args(arguments))
+}
+
+/// Runs a command and returns its output.
+///
+/// # Errors
+///
+/// If it fails, with its error output.
+pub(crate) fn output_of(command: &mut Command) -> Result<String, Box<dyn Error>> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().replace('\n', "; ");
-        return Err(format!("{program} {}: {} {said}", arguments.join(" "), output.status).into());
+        return Err(format!("{command:?}: {} {said}", output.status).into());
     }
     Ok(String::from_utf8(output.stdout)?)
 }
@@ -186,10 +194,23 @@ impl Recording {
     ///
     /// If it does not start to capture.
     pub(crate) fn start(interface: &str, options: &[&str]) -> Result<Self, Box<dyn Error>> {
+        let options = [&["--engine", "xdp", "--take"], options].concat();
+        Self::start_by(Command::new(wirecap()), interface, &options)
+    }
+
+    /// As [`start`](Self::start), by this command, and with the engine of the options.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start to capture.
+    pub(crate) fn start_by(
+        mut command: Command,
+        interface: &str,
+        options: &[&str],
+    ) -> Result<Self, Box<dyn Error>> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let file = std::env::temp_dir().join(format!("nics-{}.pcapng", NEXT.fetch_add(1, Relaxed)));
-        let mut command = Command::new(wirecap());
-        command.args(["capture", "--engine", "xdp", "--take", "-R", "16", "--json", "-i", interface, "-w"]);
+        command.args(["capture", "-R", "16", "--json", "-i", interface, "-w"]);
         command.arg(&file).args(options);
         let mut running = Running::start(&mut command)?;
         running.wait_for("capturing ")?;
@@ -199,6 +220,15 @@ impl Recording {
     /// The mode in use, and the reason why no better one is used.
     pub(crate) fn said(&self) -> String {
         self.running.said()
+    }
+
+    /// Waits until it has printed these words.
+    ///
+    /// # Errors
+    ///
+    /// If it ends before, or does not print them in time.
+    pub(crate) fn wait_for(&mut self, words: &str) -> Result<(), Box<dyn Error>> {
+        self.running.wait_for(words)
     }
 
     /// Kills it.

@@ -115,12 +115,9 @@ fn look_round(
     period: Duration,
     changes: &mut Changes,
 ) -> bool {
-    let [links, host] = events.descriptors();
-    let mut descriptors = [
-        PollFd::from_borrowed_fd(links, PollFlags::IN),
-        PollFd::from_borrowed_fd(host, PollFlags::IN),
-        PollFd::from_borrowed_fd(ending.bell.as_fd(), PollFlags::IN),
-    ];
+    let descriptors = events.descriptors().chain([ending.bell.as_fd()]);
+    let mut descriptors: Vec<PollFd<'_>> =
+        descriptors.map(|descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN)).collect();
     let longest = Timespec { tv_sec: period.as_secs() as i64, tv_nsec: period.subsec_nanos().into() };
     // A descriptor that cannot be polled may have messages.
     let has_news = poll(&mut descriptors, Some(&longest)).map_or(true, |ready| ready > 0);
@@ -137,6 +134,8 @@ fn look_round(
 struct Changes {
     /// Interfaces that were down or gone, even briefly.
     interrupted: Vec<u32>,
+    /// Interfaces whose rings got another size.
+    resized: Vec<u32>,
     /// An address, a route or some interface changed.
     host: bool,
     overrun: bool,
@@ -147,6 +146,10 @@ impl Changes {
         match news {
             News::Link { up: true, .. } | News::Host => {}
             News::Link { index, up: false } | News::Removed { index } => self.interrupted.push(index),
+            News::Resized { index } => {
+                self.resized.push(index);
+                return;
+            }
             News::Overrun => self.overrun = true,
         }
         #[cfg(sabotage)]
@@ -167,6 +170,21 @@ impl Changes {
             news => self.add(news),
         });
     }
+
+    /// Why packets of an interface that is in order now may have passed unseen since the last look, if so.
+    fn interruption(&self, index: u32, carrier: Carrier) -> Option<UnseenReason> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("resizing-ignored") && self.resized.contains(&index) {
+            return None;
+        }
+        match carrier {
+            _ if self.interrupted.contains(&index) => Some(UnseenReason::Down),
+            Carrier::Flapped => Some(UnseenReason::NoCarrier),
+            _ if self.resized.contains(&index) => Some(UnseenReason::Resized),
+            _ if self.overrun => Some(UnseenReason::Unwatched),
+            _ => None,
+        }
+    }
 }
 
 /// The state of a captured interface.
@@ -174,6 +192,8 @@ impl Changes {
 pub(super) struct Watched {
     /// When everything was last found in order.
     well: SystemTime,
+    /// The same, of the look before.
+    well_before: SystemTime,
     /// When counters were last read.
     counted: Instant,
     connection: Connection,
@@ -226,6 +246,7 @@ impl Watched {
     pub(super) fn new(device: &Device, is_on_loan: bool) -> Self {
         let mut watched = Self {
             well: SystemTime::now(),
+            well_before: SystemTime::now(),
             counted: Instant::now(),
             connection: Connection::default(),
             unseen: Vec::new(),
@@ -390,7 +411,7 @@ impl Watched {
 
     /// Everything was in order at `well`, as is found at `now`.
     fn find_well(&mut self, well: SystemTime, now: SystemTime, tell: &dyn Fn(Event)) {
-        self.well = well;
+        self.well_before = std::mem::replace(&mut self.well, well);
         self.obstacle = None;
         self.was_attached_anew = false;
         if let Some(gap) = self.gap() {
@@ -491,6 +512,7 @@ impl Attached {
             _ if is_detached => UnseenReason::Detached,
             _ if changes.interrupted.contains(&index) => UnseenReason::Down,
             _ if carrier != Carrier::Steady => UnseenReason::NoCarrier,
+            _ if changes.resized.contains(&index) => UnseenReason::Resized,
             _ if changes.overrun => UnseenReason::Unwatched,
             _ => match self.last_silence(shared) {
                 Some(silent) => {
@@ -527,14 +549,14 @@ impl Attached {
             Some(glance) => {
                 self.follow_name(&glance, &tell);
                 let carrier = self.watched.follow_carrier(&glance);
-                let interrupted = match (changes.interrupted.contains(&index), carrier, changes.overrun) {
-                    (true, ..) => Some(UnseenReason::Down),
-                    (_, Carrier::Flapped, _) => Some(UnseenReason::NoCarrier),
-                    (.., true) => Some(UnseenReason::Unwatched),
-                    _ => None,
-                };
+                let interrupted = changes.interruption(index, carrier);
                 if let Some(reason) = interrupted.filter(|_| glance.up) {
-                    self.watched.lose(reason, None, &tell);
+                    // The driver was resizing while the last look waited for the kernel's lock.
+                    let from = match reason {
+                        UnseenReason::Resized => self.watched.well_before,
+                        _ => self.watched.well,
+                    };
+                    self.watched.lose_since(from, reason, None, &tell);
                 }
                 match glance.up {
                     false => State::Unwell(UnseenReason::Down, None),
@@ -955,6 +977,7 @@ mod tests {
     pub(crate) fn watched(on_bus: bool) -> Watched {
         Watched {
             well: SystemTime::now(),
+            well_before: SystemTime::now(),
             counted: Instant::now(),
             connection: Connection::default(),
             unseen: Vec::new(),
@@ -991,6 +1014,18 @@ mod tests {
         let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
         use Carrier::{Flapped, Gone, Steady};
         assert_eq!(found, [Steady, Steady, Flapped, Steady, Gone, Gone, Flapped, Steady]);
+    }
+
+    #[test]
+    fn an_interface_whose_rings_were_resized_may_have_lost_packets() {
+        let mut changes = Changes::default();
+        changes.add(News::Resized { index: 7 });
+        assert_eq!(changes.interruption(7, Carrier::Steady), Some(UnseenReason::Resized));
+        assert_eq!(changes.interruption(8, Carrier::Steady), None);
+        assert!(!changes.host, "it says nothing about the host");
+        // A driver that restarts its device loses more.
+        changes.add(News::Link { index: 7, up: false });
+        assert_eq!(changes.interruption(7, Carrier::Steady), Some(UnseenReason::Down));
     }
 
     #[test]

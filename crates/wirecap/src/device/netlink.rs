@@ -225,7 +225,7 @@ fn acknowledged(payload: &[u8]) -> io::Result<()> {
 pub(super) struct Attributes<'a>(&'a [u8]);
 
 impl<'a> Attributes<'a> {
-    #[cfg(test)]
+    /// Those in the value of another attribute.
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }

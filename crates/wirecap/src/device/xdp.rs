@@ -12,6 +12,9 @@ const CONTROL_FAMILY: u16 = libc::GENL_ID_CTRL as u16;
 const CONTROL_GET_FAMILY: u8 = libc::CTRL_CMD_GETFAMILY as u8;
 const CONTROL_FAMILY_ID: u16 = libc::CTRL_ATTR_FAMILY_ID as u16;
 const CONTROL_FAMILY_NAME: u16 = libc::CTRL_ATTR_FAMILY_NAME as u16;
+const CONTROL_GROUPS: u16 = libc::CTRL_ATTR_MCAST_GROUPS as u16;
+const CONTROL_GROUP_NAME: u16 = libc::CTRL_ATTR_MCAST_GRP_NAME as u16;
+const CONTROL_GROUP_ID: u16 = libc::CTRL_ATTR_MCAST_GRP_ID as u16;
 
 const NETDEV_CMD_DEV_GET: u8 = 1;
 const NETDEV_CMD_QUEUE_GET: u8 = 10;
@@ -28,7 +31,7 @@ const IFLA_XDP_DRV_PROG_ID: u16 = 5;
 const IFLA_XDP_SKB_PROG_ID: u16 = 6;
 const IFLA_XDP_HW_PROG_ID: u16 = 7;
 
-const GENERIC_HEADER_BYTES: usize = 4;
+pub(super) const GENERIC_HEADER_BYTES: usize = 4;
 
 bitflags! {
     /// The driver's XDP features.
@@ -203,6 +206,17 @@ impl Netdev {
         };
         self.netlink.dump(self.family, &request, count).ok().filter(|&(rx, _)| rx > 0)
     }
+}
+
+/// The number of the notifications with the second name, of the generic family with the first.
+pub(super) fn generic_group(netlink: &mut Netlink, (family, group): (&str, &str)) -> io::Result<u32> {
+    let request = command(CONTROL_GET_FAMILY).with_text(CONTROL_FAMILY_NAME, family);
+    let answer = netlink.get(CONTROL_FAMILY, &request)?;
+    let groups = Attributes::after_header::<GENERIC_HEADER_BYTES>(&answer)
+        .and_then(|(_, attributes)| attributes.nested(CONTROL_GROUPS));
+    let mut groups = groups.into_iter().flat_map(Attributes::iter).map(|(_, group)| Attributes::new(group));
+    let found = groups.find(|found| found.text(CONTROL_GROUP_NAME).as_deref() == Some(group));
+    found.and_then(|found| found.u32(CONTROL_GROUP_ID)).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
 /// The head of a request to a generic family: the command and the family's version.

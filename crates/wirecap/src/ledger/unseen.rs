@@ -47,6 +47,8 @@ pub enum UnseenReason {
     Unwatched,
     /// A counter of the device went backwards: drops before its reset are not known.
     CountersReset,
+    /// Its rings got another size, and the driver may have dropped packets in the former ones without counting them.
+    Resized,
     /// No packet came before another event, and no counter tells whether the device was quiet or dead.
     QuietOrDead,
 }
@@ -63,6 +65,7 @@ impl fmt::Display for UnseenReason {
             Self::LinkType => "no socket received its link type",
             Self::Unwatched => "its state is not known",
             Self::CountersReset => "its counters were reset",
+            Self::Resized => "its rings were resized",
             Self::QuietOrDead => "no counter tells which",
         })
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
+use super::under_traffic::with_traffic_that_may_go_on;
 use super::{Outcome, Verdict};
 use crate::bed::Bed;
 use crate::command::{Recording, run};
@@ -80,6 +81,26 @@ fn with_descriptors(bed: &Bed, size: &str) -> Outcome {
         format!("{size} descriptors: {error}; {counts}")
     })?;
     Ok(Verdict::ok())
+}
+
+/// `ethtool -G` while packets arrive. Some drivers begin to count at 0 again, and lose packets.
+pub(super) fn resized(bed: &Bed) -> Outcome {
+    let nic = &bed.receiver.0;
+    let resize = |size| run("ethtool", &["-G", nic, "rx", size]);
+    if resize("512").is_err() {
+        return Ok(Verdict::Limit("the driver does not change the ring's size"));
+    }
+    bed.wait_for_links()?;
+    let outcome = with_traffic_that_may_go_on(bed, |_| {
+        // A driver may refuse it while its queues have AF_XDP sockets.
+        for size in ["128", "512"] {
+            let _refused = resize(size);
+        }
+        Ok(())
+    });
+    resize("256")?;
+    bed.wait_for_links()?;
+    outcome
 }
 
 /// `ethtool -C` while packets arrive.

@@ -90,7 +90,7 @@ impl Scene<'_> {
 /// the packets that the ledger counts as dropped.
 pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>) -> Outcome {
     let times = EVENTS.get().copied().unwrap_or(TIMES);
-    captured(bed, |scene| {
+    let events = |scene: &Scene<'_>| {
         for _ in 0..times {
             let back = scene.times(BACK);
             event(scene)?;
@@ -98,7 +98,26 @@ pub(super) fn with_traffic(bed: &Bed, event: impl Fn(&Scene<'_>) -> Result<(), B
             scene.wait_for_calm()?;
         }
         Ok(times)
-    })
+    };
+    captured(bed, events, judge)
+}
+
+/// As [`with_traffic`], for an event that may not interrupt the capture, and whose losses may be in no gap: then the verdict
+/// must not be "yes".
+pub(super) fn with_traffic_that_may_go_on(
+    bed: &Bed,
+    event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
+) -> Outcome {
+    let times = EVENTS.get().copied().unwrap_or(TIMES);
+    let events = |scene: &Scene<'_>| {
+        for _ in 0..times {
+            event(scene)?;
+            thread::sleep(CALM);
+            scene.wait_for_calm()?;
+        }
+        Ok(times)
+    };
+    captured(bed, events, judge_verdict)
 }
 
 /// Executes an event after which the NIC no longer captures, and checks the result like [`with_traffic`].
@@ -106,14 +125,22 @@ pub(super) fn with_traffic_until(
     bed: &Bed,
     event: impl Fn(&Scene<'_>) -> Result<(), Box<dyn Error>>,
 ) -> Outcome {
-    captured(bed, |scene| {
+    let events = |scene: &Scene<'_>| {
         event(scene)?;
         thread::sleep(CALM);
         Ok(1)
-    })
+    };
+    captured(bed, events, judge)
 }
 
-fn captured(bed: &Bed, events: impl Fn(&Scene<'_>) -> Result<usize, Box<dyn Error>>) -> Outcome {
+/// Compares the frames sent, of which the first ones may be missing, with the file and the ledger. Returns the figures.
+type Judge = fn(&Recorded, &Frames, &[Sent], usize) -> Result<String, Box<dyn Error>>;
+
+fn captured(
+    bed: &Bed,
+    events: impl Fn(&Scene<'_>) -> Result<usize, Box<dyn Error>>,
+    judge: Judge,
+) -> Outcome {
     let frames = bed.frames(&[60, 1025], 16, u64::MAX)?;
     let sender = PacketSender::on(&bed.sender.interface()?)?;
     let (stop, sent) = (AtomicBool::new(false), Mutex::default());
@@ -178,16 +205,14 @@ impl Gap {
     }
 }
 
-/// Compares the frames sent with the file and the ledger. Returns the figures.
-fn judge(
+/// Which of the frames sent are in the file, each at most once and as it was sent, and the maximum delay of those.
+fn arrivals(
     recorded: &Recorded,
     frames: &Frames,
     sent: &[Sent],
-    first: usize,
-) -> Result<String, Box<dyn Error>> {
+) -> Result<(Vec<bool>, Duration), Box<dyn Error>> {
     let error = |what: String| Err(format!("{what}; {}", recorded.said).into());
     let mut is_recorded = vec![false; sent.len()];
-    // The maximum delay of the frames that arrived.
     let mut delay = Duration::ZERO;
     for (frame, time) in recorded.frames.iter().zip(&recorded.times) {
         let number = Stamp::of(frame).map(|stamp| stamp.sequence).filter(|&n| frames.frame(n) == *frame);
@@ -203,6 +228,33 @@ fn judge(
     if delivered != recorded.frames.len() as u64 {
         return error(format!("{delivered} delivered, {} in the file", recorded.frames.len()));
     }
+    Ok((is_recorded, delay))
+}
+
+/// The verdict is not "yes" if frames are missing.
+fn judge_verdict(
+    recorded: &Recorded,
+    frames: &Frames,
+    sent: &[Sent],
+    first: usize,
+) -> Result<String, Box<dyn Error>> {
+    let (is_recorded, _) = arrivals(recorded, frames, sent)?;
+    let absent = is_recorded.iter().skip(first).filter(|is_recorded| !**is_recorded).count();
+    if absent > 0 && recorded.claims_lossless() {
+        return Err(format!("{absent} frames are missing; {}", recorded.said).into());
+    }
+    Ok(format!("{} frames, {absent} not captured", sent.len().saturating_sub(first)))
+}
+
+/// Each missing frame is in a gap, or among the packets that the ledger counts as dropped.
+fn judge(
+    recorded: &Recorded,
+    frames: &Frames,
+    sent: &[Sent],
+    first: usize,
+) -> Result<String, Box<dyn Error>> {
+    let error = |what: String| Err(format!("{what}; {}", recorded.said).into());
+    let (is_recorded, delay) = arrivals(recorded, frames, sent)?;
     let gaps: Vec<Gap> =
         recorded.ledger["unseen"].as_array().into_iter().flatten().filter_map(Gap::of).collect();
     let absent: Vec<usize> = (first..sent.len()).filter(|&number| !is_recorded[number]).collect();
