@@ -52,15 +52,34 @@ pub enum ReadError {
     },
 }
 
+/// The compressor of a file that begins with these bytes, and its program, if this crate does not read its files.
+fn compressor(magic: &[u8; 4]) -> Option<(&'static str, &'static str)> {
+    match magic {
+        [0x04, 0x22, 0x4d, 0x18] => Some(("LZ4", "lz4")),
+        [0xfd, b'7', b'z', b'X'] => Some(("xz", "xz")),
+        [b'B', b'Z', b'h', b'1'..=b'9'] => Some(("bzip2", "bzip2")),
+        _ => None,
+    }
+}
+
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
             Self::Empty => write!(f, "the savefile is empty"),
-            Self::UnknownFormat { magic: [a, b, c, d] } => write!(
-                f,
-                "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
-            ),
+            Self::UnknownFormat { magic: [a, b, c, d] } => match compressor(&[*a, *b, *c, *d]) {
+                Some((name, program)) => write!(
+                    f,
+                    "compressed by {name}, which wirecap does not read: {program} -dc FILE | wirecap ... -r -"
+                ),
+                None => write!(
+                    f,
+                    "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
+                ),
+            },
+            Self::Source { offset, source } if source.kind() == io::ErrorKind::UnexpectedEof => {
+                write!(f, "the compressed savefile is truncated: its contents end after byte {offset}")
+            }
             Self::Source { offset, .. } => {
                 write!(f, "cannot continue reading at byte {offset} of the savefile")
             }
