@@ -565,11 +565,22 @@ fn compressed_files_are_read_completely_by_standard_tools() {
         let path = folder.path().join(format!("t.pcap.{extension}"));
         let settings = settings(Format::Pcap, compression);
         let mut recording = Recording::begin(settings, single(&path), at(0), Box::new(())).unwrap();
-        for number in 0..5000 {
-            write(&mut recording, number, 1000, number.into()).unwrap();
+        // Not compressible: tshark 4.0 reads several frames if they are in its buffer at once.
+        let mut state = 1_u64;
+        for number in 0..5000_u64 {
+            let next = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 56) as u8
+            };
+            let data: Vec<u8> = std::iter::repeat_with(next).take(1000).collect();
+            let record =
+                Record { timestamp: Some(at(number)), wire_len: 1000, data: &data, ..Record::default() };
+            while !recording.has_room(2000, true) {
+                recording.wait_for_room(std::time::Duration::from_millis(1)).unwrap();
+            }
+            assert!(recording.write(&record, at(number)).unwrap());
         }
         recording.finish(Vec::new()).unwrap();
-        assert_eq!(packets(&path).len(), 5000);
         let path = path.display();
         for read in [
             format!("set -o pipefail; {tool} {path} | tcpdump -nr - --count 2>/dev/null"),
