@@ -267,8 +267,9 @@ fn a_compressed_pipe_is_read_like_a_file_and_a_truncated_one_is_an_error() {
             let torn = shell(&format!("{pipe} | head -c {} | {WIRECAP} {command}", bytes - 9));
             let said = String::from_utf8_lossy(&torn.stderr);
             assert_ne!(torn.status.code(), Some(0), "{pipe}, truncated | {command}: {said}");
-            let is_named =
-                ["truncated", "the savefile ends inside", "cut short"].iter().any(|words| said.contains(words));
+            let is_named = ["truncated", "the savefile ends inside", "cut short"]
+                .iter()
+                .any(|words| said.contains(words));
             assert!(is_named, "{pipe}, truncated | {command}: {said}");
         }
         assert_eq!(packets(&copy), 100 - usize::from(compressor == "cat"), "{pipe}");
