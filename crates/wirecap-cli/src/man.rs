@@ -1,11 +1,12 @@
 //! `wirecap man-pages DIR` (hidden): the man pages, generated from the commands' help, and their examples.
 
 use std::fmt::Write;
-use std::fs::{self, OpenOptions};
-use std::io::Write as _;
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, Command};
+use clap_mangen::Man;
 
 use crate::failure::Failure;
 
@@ -176,16 +177,248 @@ const EXAMPLES: [(&str, Examples); 23] = [
     ),
 ];
 
+/// The section EXIT STATUS of pages whose help has none.
+const EXIT_STATUS: &str = "0 done, 1 failed, 2 wrong usage, 3 done but packets were lost (\"lossless: no\").";
+
+const ARCHIVE_STATUS: &str =
+    "0 done, 1 failed or a segment could not be read or uploaded completely, 2 wrong usage.";
+
+/// How a signal acts: its name, and the effect.
+type Signals = &'static [(&'static str, &'static str)];
+
+const ENDS: (&str, &str) = (
+    "SIGINT, SIGTERM",
+    "End cleanly, and print the result; a second one, at least a second later, ends at once.",
+);
+const STATISTICS: (&str, &str) = ("SIGUSR1", "Print the numbers so far.");
+const IGNORED: (&str, &str) = ("SIGUSR2", "Ignored.");
+
+/// The section SIGNALS by the names of the pages; other pages have that of commands which only end.
+const SIGNALS: [(&str, Signals); 8] = [
+    (
+        "wirecap-capture",
+        &[
+            ENDS,
+            ("SIGHUP", "Begin the next file, if a set of files is written; otherwise as SIGTERM."),
+            STATISTICS,
+            IGNORED,
+        ],
+    ),
+    ("wirecap-count", LIVE),
+    ("wirecap-profile", LIVE),
+    ("wirecap-handle", LIVE),
+    ("wirecap-stats", LIVE),
+    ("wirecap-forward", LIVE),
+    ("wirecap-generate", LIVE),
+    ("wirecap-replay", LIVE),
+];
+const LIVE: Signals = &[ENDS, ("SIGHUP", "As SIGTERM."), STATISTICS, IGNORED];
+const OTHER: Signals = &[("SIGINT, SIGTERM", "End.")];
+
+/// Files, or environment variables, and the pages that they concern; none for all pages.
+type Notes = &'static [(&'static str, &'static str, &'static [&'static str])];
+
+const CONTROLLED: &[&str] = &[
+    "wirecap",
+    "wirecap-capture",
+    "wirecap-count",
+    "wirecap-profile",
+    "wirecap-handle",
+    "wirecap-forward",
+    "wirecap-status",
+    "wirecap-stop",
+    "wirecap-filter",
+    "wirecap-reload",
+    "wirecap-rotate",
+    "wirecap-events",
+    "wirecap-top",
+];
+const RECORDINGS: &[&str] = &[
+    "wirecap",
+    "wirecap-capture",
+    "wirecap-find",
+    "wirecap-index",
+    "wirecap-stats",
+    "wirecap-archive",
+    "wirecap-show",
+];
+const PORTS: &[&str] = &[
+    "wirecap",
+    "wirecap-capture",
+    "wirecap-count",
+    "wirecap-profile",
+    "wirecap-handle",
+    "wirecap-dedicate",
+    "wirecap-release",
+    "wirecap-devices",
+    "wirecap-doctor",
+];
+const FILTERS: &[&str] = &[
+    "wirecap",
+    "wirecap-capture",
+    "wirecap-count",
+    "wirecap-profile",
+    "wirecap-handle",
+    "wirecap-forward",
+    "wirecap-find",
+    "wirecap-stats",
+    "wirecap-filter",
+];
+
+const FILES: Notes = &[
+    (
+        "/etc/wirecap/NAME.conf",
+        "options of the service wirecap@NAME, for --config",
+        &["wirecap", "wirecap-capture", "wirecap-reload"],
+    ),
+    ("/run/wirecap/NAME", "the control socket of the capture NAME", CONTROLLED),
+    ("/etc/wirecap/dedicated", "a file per interface that is dedicated to capturing", PORTS),
+    ("/run/wirecap/doctor.json", "what --fix has changed, for --undo", &["wirecap", "wirecap-doctor"]),
+    ("FILE.part", "a file of a set until it is complete", RECORDINGS),
+    ("FILE.flows.parquet", "the index of FILE", RECORDINGS),
+];
+
+const ENVIRONMENT: Notes = &[
+    ("WIRECAP_CONTROL_DIR", "a directory for control sockets in place of /run/wirecap", CONTROLLED),
+    ("WIRECAP_LIBPCAP", "the libpcap that compiles filters, in place of the system's", FILTERS),
+    ("WIRECAP_ARCHIVE", "the archive, in place of -a", &["wirecap-archive"]),
+    ("NO_COLOR", "if it is not empty, the output has no colours", &[]),
+    ("TZ", "the time zone of times and of file names", &[]),
+];
+
+/// Pages of other programs, and the pages that name them.
+const SEE_ALSO: [(&str, &[&str]); 6] = [
+    ("pcap-filter(7)", FILTERS),
+    ("tcpdump(1)", &["wirecap", "wirecap-capture", "wirecap-show"]),
+    ("tshark(1)", &["wirecap", "wirecap-show", "wirecap-extcap"]),
+    ("ethtool(8)", PORTS),
+    ("packet(7)", &["wirecap", "wirecap-capture", "wirecap-devices"]),
+    ("tcpreplay(1)", &["wirecap-replay", "wirecap-generate"]),
+];
+
+/// The options of the program wirecap-archive, which is built separately: the commands, and their options with the beginning of
+/// their help. A test compares them with its source.
+const ARCHIVE: &str = include_str!("archive.txt");
+
 pub(crate) fn run(arguments: &Arguments, command: Command) -> Result<(), Failure> {
     fs::create_dir_all(&arguments.directory)?;
-    let mut command = without_help(command);
+    let mut command = without_help(command).disable_help_subcommand(true);
     command.build();
-    clap_mangen::generate_to(command, &arguments.directory)?;
-    for (page, examples) in EXAMPLES {
-        let path = arguments.directory.join(format!("{page}.1"));
-        OpenOptions::new().append(true).open(path)?.write_all(section(examples).as_bytes())?;
+    let mut pages = Vec::new();
+    pages_of(&command, "wirecap".to_owned(), &mut pages);
+    let names: Vec<String> = pages.iter().map(|(name, _)| name.clone()).collect();
+    for (name, command) in pages {
+        fs::write(arguments.directory.join(format!("{name}.1")), page(&name, command, &names)?)?;
     }
     Ok(())
+}
+
+/// The pages of a command and of its subcommands, by their names.
+fn pages_of(command: &Command, name: String, pages: &mut Vec<(String, Command)>) {
+    for subcommand in command.get_subcommands().filter(|subcommand| !subcommand.is_hide_set()) {
+        pages_of(subcommand, format!("{name}-{}", subcommand.get_name()), pages);
+    }
+    pages.push((name, command.clone()));
+}
+
+fn page(name: &str, mut command: Command, pages: &[String]) -> io::Result<Vec<u8>> {
+    let words = name.replacen("wirecap-", "wirecap ", 1).replace("lab-", "lab ");
+    let usage = command.render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage: ").replace(&name.replace('-', " "), &words);
+    let help = command.get_after_help().or(command.get_after_long_help()).map(ToString::to_string);
+    let (status, notes) = of_help(&help.unwrap_or_default());
+    let has_subcommands = command.get_subcommands().any(|subcommand| !subcommand.is_hide_set());
+
+    let man = Man::new(command.display_name(name));
+    let mut page = Vec::new();
+    man.render_title(&mut page)?;
+    man.render_name_section(&mut page)?;
+    writeln!(page, ".SH SYNOPSIS\n.nf\n{}\n.fi", escaped(&usage))?;
+    man.render_description_section(&mut page)?;
+    if name == "wirecap-archive" {
+        page.extend(archive_section().as_bytes());
+    } else {
+        man.render_options_section(&mut page)?;
+    }
+    if has_subcommands {
+        man.render_subcommands_section(&mut page)?;
+    }
+
+    let mut text = String::new();
+    if !notes.is_empty() {
+        let _ = write!(text, ".SH NOTES\n.nf\n{}\n.fi\n", escaped(&notes));
+    }
+    let other = if name == "wirecap-archive" { ARCHIVE_STATUS } else { EXIT_STATUS };
+    let status = status.unwrap_or_else(|| other.to_owned());
+    let _ = write!(text, ".SH \"EXIT STATUS\"\n{}\n", escaped(&status));
+    let signals = SIGNALS.iter().find(|(page, _)| *page == name).map_or(OTHER, |(_, signals)| *signals);
+    text += &tagged("SIGNALS", signals.iter().copied());
+    text += &tagged("FILES", notes_of(FILES, name));
+    text += &tagged("ENVIRONMENT", notes_of(ENVIRONMENT, name));
+    if let Some((_, examples)) = EXAMPLES.iter().find(|(page, _)| *page == name) {
+        text += &section(examples);
+    }
+    let own = pages.iter().filter(|page| {
+        *page != name && (name == "wirecap" || *page == "wirecap" || page.starts_with(&format!("{name}-")))
+    });
+    let others =
+        SEE_ALSO.iter().filter(|(_, pages)| pages.contains(&name)).map(|(other, _)| (*other).to_owned());
+    let see: Vec<String> = own.map(|page| format!("{page}(1)")).chain(others).collect();
+    let _ = write!(text, ".SH \"SEE ALSO\"\n{}\n", escaped(&see.join(", ")));
+    page.extend(text.as_bytes());
+    Ok(page)
+}
+
+fn notes_of(notes: Notes, name: &str) -> impl Iterator<Item = (&'static str, &'static str)> + '_ {
+    let concerns = move |pages: &[&str]| pages.is_empty() || pages.contains(&name);
+    notes.iter().filter(move |(.., pages)| concerns(pages)).map(|(what, text, _)| (*what, *text))
+}
+
+/// Of the text after the options: the exit status, and what is neither that nor examples, which are in sections of their own.
+fn of_help(help: &str) -> (Option<String>, String) {
+    let mut status = None;
+    let mut notes = String::new();
+    let mut is_example = false;
+    for line in help.lines() {
+        is_example &= line.is_empty() || line.starts_with(' ');
+        if let Some(text) = line.strip_prefix("Exit status: ") {
+            status = Some(text.to_owned());
+        } else if line == "Examples:" {
+            is_example = true;
+        } else if !is_example && !line.is_empty() {
+            notes += line;
+            notes.push('\n');
+        }
+    }
+    (status, notes.trim_end().to_owned())
+}
+
+/// A section of words and their explanations; nothing if there are none.
+fn tagged<'a>(name: &str, words: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+    let mut text = String::new();
+    for (word, explanation) in words {
+        let _ = write!(text, ".TP\n.B {}\n{}\n", escaped(word), escaped(explanation));
+    }
+    if text.is_empty() { text } else { format!(".SH {name}\n{text}") }
+}
+
+/// The commands of wirecap-archive and their options.
+fn archive_section() -> String {
+    let mut text = ".SH COMMANDS\n".to_owned();
+    for line in ARCHIVE.lines() {
+        match line.strip_prefix("  ").map(|line| line.split_once("  ")) {
+            None if line.is_empty() => {}
+            None => {
+                let (command, about) = line.split_once("  ").unwrap_or((line, ""));
+                let _ = write!(text, ".SS \"{}\"\n{}\n", escaped(command), escaped(about));
+            }
+            Some(option) => {
+                let (option, about) = option.unwrap_or((line, ""));
+                let _ = write!(text, ".TP\n.B \"{}\"\n{}\n", escaped(option.trim()), escaped(about.trim()));
+            }
+        }
+    }
+    text
 }
 
 /// Without the subcommands `help`, whose pages would repeat the others.
@@ -193,13 +426,18 @@ fn without_help(command: Command) -> Command {
     command.disable_help_subcommand(true).mut_subcommands(without_help)
 }
 
+/// Text as roff, line by line.
+fn escaped(text: &str) -> String {
+    let line = |line: &str| {
+        let line = line.replace('\\', "\\e").replace('-', "\\-");
+        // A line that begins with one of these would be a request.
+        if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line }
+    };
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 /// The section EXAMPLES as roff.
 fn section(examples: Examples) -> String {
-    let escaped = |text: &str| {
-        let text = text.replace('\\', "\\e").replace('-', "\\-");
-        // A line that begins with one of these would be a request.
-        if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
-    };
     let mut text = ".SH EXAMPLES\n".to_owned();
     for (purpose, command) in examples {
         if !purpose.is_empty() {
@@ -213,6 +451,8 @@ fn section(examples: Examples) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use std::path::Path;
+
+    use clap::CommandFactory;
 
     use super::*;
 
@@ -271,6 +511,94 @@ pub(crate) mod tests {
         }
         commands.retain(|command| !command.is_empty());
         commands
+    }
+
+    /// Writes the pages, and returns them by their names.
+    fn pages() -> Vec<(String, String)> {
+        let folder = tempfile::tempdir().unwrap();
+        run(&Arguments { directory: folder.path().to_owned() }, crate::Cli::command()).unwrap();
+        let read = |path: PathBuf| {
+            (path.file_stem().unwrap().to_str().unwrap().to_owned(), fs::read_to_string(&path).unwrap())
+        };
+        fs::read_dir(folder.path()).unwrap().map(|entry| read(entry.unwrap().path())).collect()
+    }
+
+    #[test]
+    fn each_page_has_the_sections_of_a_man_page() {
+        let pages = pages();
+        for (name, page) in &pages {
+            for section in [
+                "NAME",
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "\"EXIT STATUS\"",
+                "SIGNALS",
+                "ENVIRONMENT",
+                "\"SEE ALSO\"",
+            ] {
+                assert!(page.contains(&format!(".SH {section}\n")), "{name}(1) has no section {section}");
+            }
+            let has_files = FILES.iter().any(|(.., pages)| pages.contains(&name.as_str()));
+            assert_eq!(page.contains(".SH FILES\n"), has_files, "{name}(1), FILES");
+            assert!(!page.contains(".SH EXTRA"), "{name}(1) has a section EXTRA");
+        }
+        let named: Vec<&str> = EXAMPLES.iter().map(|(name, _)| *name).collect();
+        for name in named.into_iter().chain(SIGNALS.map(|(name, _)| name)) {
+            assert!(pages.iter().any(|(page, _)| page == name), "there is no page {name}");
+        }
+        let capture = &pages.iter().find(|(name, _)| name == "wirecap-capture").unwrap().1;
+        for word in ["SIGUSR1", "SIGHUP", "WIRECAP_CONTROL_DIR", "WIRECAP_LIBPCAP", "FILE.part", "wirecap(1)"]
+        {
+            assert!(capture.contains(word), "wirecap-capture(1) does not mention {word}");
+        }
+        let doctor = &pages.iter().find(|(name, _)| name == "wirecap-doctor").unwrap().1;
+        let archive =
+            fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archive/src/lib.rs"));
+        assert!(archive.unwrap().contains(&format!("Exit status: {ARCHIVE_STATUS}")));
+        assert!(doctor.contains("0 no findings, 1 failed, 2 wrong usage, 3 findings."));
+    }
+
+    #[test]
+    fn the_page_of_the_archive_has_the_options_in_its_source() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../archive/src");
+        let source = |name: &str| fs::read_to_string(root.join(format!("{name}.rs"))).unwrap();
+        let section = |command: &str| {
+            let begin =
+                ARCHIVE.find(&format!("{command}  ")).unwrap_or_else(|| panic!("no command {command}"));
+            ARCHIVE[begin..].split("\n\n").next().unwrap().to_owned()
+        };
+        let commands = source("lib");
+        let commands = commands.split("enum Command {").nth(1).unwrap().split('}').next().unwrap();
+        let mut options = 0;
+        for command in commands.lines().filter_map(|line| line.trim().split('(').next()) {
+            let command = command.to_lowercase();
+            if command.is_empty() {
+                continue;
+            }
+            let (own, section) = (source(&command), section(&command));
+            let own = own.split("struct Arguments {").nth(1).unwrap().split("\n}").next().unwrap().to_owned();
+            let mut texts = vec![own.clone()];
+            for (flattened, file, name) in [
+                ("CacheOptions", "cache", "struct CacheOptions {"),
+                ("ClusterOptions", "cluster", "struct ClusterOptions {"),
+            ] {
+                if own.contains(flattened) {
+                    let text = source(file);
+                    texts.push(text.split(name).nth(1).unwrap().split("\n}").next().unwrap().to_owned());
+                }
+            }
+            for field in
+                texts.iter().flat_map(|text| text.split("\n\n")).filter(|field| field.contains("long"))
+            {
+                let last = field.trim_end().lines().last().unwrap().trim().trim_start_matches("pub(crate) ");
+                let name = last.split(':').next().unwrap().replace('_', "-");
+                let about = field.trim_start().lines().next().unwrap().trim().trim_start_matches("/// ");
+                assert!(section.contains(&format!("--{name}")), "{command}: --{name} is not in archive.txt");
+                assert!(section.contains(about), "{command}: --{name}: {about:?} is not in archive.txt");
+                options += 1;
+            }
+        }
+        assert!(options > 30, "{options} options");
     }
 
     #[test]

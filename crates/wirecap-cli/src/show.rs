@@ -5,11 +5,12 @@ mod flags;
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
+use std::thread;
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -165,14 +166,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut capturing = None;
     let engine = arguments.engine.as_deref().or(flags.engine.as_deref());
     // A decoder reads a pipe without delay, but nothing compressed.
-    let is_direct = source.is_standard_input()
-        && !sink::is_regular_file(io::stdin())
+    let piped = match source.is_standard_input() && !sink::is_regular_file(io::stdin()) {
+        true => Some(Piped::begin(&interruption)?),
+        false => None,
+    };
+    let is_direct = piped.as_ref().is_some_and(|piped| !piped.is_compressed())
         && flags.filter.is_none()
         && flags.of_capture.is_empty();
     let input = match is_direct {
-        true => Stdio::inherit(),
+        true => piped.expect("it is a pipe").relay()?,
         false => {
-            let (mut capture, packets) = packets(&source, engine, decoder, &flags)?;
+            let (mut capture, packets) = packets(&source, piped, engine, decoder, &flags)?;
             begin_with(&capture);
             if !has_begun(&packets)? {
                 // The decoder would only complain about an empty file.
@@ -213,6 +217,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
 /// This program, which writes the packets to a pipe.
 fn packets(
     source: &Source,
+    piped: Option<Piped>,
     engine: Option<&str>,
     decoder: Decoder,
     flags: &Flags,
@@ -230,6 +235,9 @@ fn packets(
         }
         Source::File(_) if source.is_standard_input() => {
             capture.args(["-r", "/dev/stdin"]);
+            if let Some(piped) = piped {
+                capture.stdin(piped.relay()?);
+            }
         }
         Source::File(file) => {
             capture.arg("-r").arg(file).stdin(Stdio::null());
@@ -245,6 +253,62 @@ fn packets(
     let mut child = capture.spawn()?;
     let packets = child.stdout.take().expect("it is piped");
     Ok((child, packets))
+}
+
+/// A pipe as standard input, of which the first bytes were read.
+struct Piped {
+    head: Vec<u8>,
+    rest: File,
+}
+
+impl Piped {
+    /// Waits for the first bytes, unless a signal requests the end.
+    fn begin(interruption: &Interruption) -> io::Result<Self> {
+        const MAGIC_BYTES: usize = 4;
+        /// How long a signal may wait.
+        const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        let mut piped =
+            Self { head: Vec::new(), rest: File::from(io::stdin().as_fd().try_clone_to_owned()?) };
+        while piped.head.len() < MAGIC_BYTES && !interruption.came() {
+            match poll(&mut [PollFd::new(&piped.rest, PollFlags::IN)], Some(&PAUSE)) {
+                Ok(0) | Err(Errno::INTR) => continue,
+                outcome => outcome?,
+            };
+            let mut byte = [0];
+            match piped.rest.read(&mut byte) {
+                Ok(0) => break,
+                Ok(_) => piped.head.extend(byte),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(piped)
+    }
+
+    /// Whether a decoder cannot read it: anything but pcapng and pcap, which `capture` reads or names.
+    fn is_compressed(&self) -> bool {
+        const STARTS: [&[u8]; 5] = [
+            &[0x1f, 0x8b],
+            &[0x28, 0xb5, 0x2f, 0xfd],
+            // LZ4, xz, bzip2.
+            &[0x04, 0x22, 0x4d, 0x18],
+            &[0xfd, b'7', b'z', b'X'],
+            b"BZh",
+        ];
+        STARTS.iter().any(|start| self.head.starts_with(start))
+    }
+
+    /// A pipe with all bytes, filled by a thread.
+    fn relay(mut self) -> io::Result<Stdio> {
+        let (output, input) = io::pipe()?;
+        let mut input = File::from(OwnedFd::from(input));
+        let work = move || {
+            // Fails if the reader has ended, which its status shows.
+            let _ = input.write_all(&self.head).and_then(|()| io::copy(&mut self.rest, &mut input));
+        };
+        thread::Builder::new().name("relay".to_owned()).spawn(work)?;
+        Ok(output.into())
+    }
 }
 
 /// Waits for the first bytes of a capture; `false` if it ends without any.

@@ -236,6 +236,51 @@ fn a_savefile_that_cannot_be_read_to_its_end_is_not_lossless() {
 }
 
 #[test]
+fn a_compressed_pipe_is_read_like_a_file_and_a_truncated_one_is_an_error() {
+    let folder = TempDir::new().unwrap();
+    let path = recorded(&folder, Format::Pcap, 10);
+    let copy = folder.path().join("copy.pcap");
+    let count = |text: &str| text.lines().filter(|line| line.contains(" IP ")).count();
+    for compressor in ["cat", "gzip -c", "zstd -qc"] {
+        let pipe = format!("{compressor} {}", text(&path));
+        let bytes = shell(&pipe).stdout.len();
+        for (command, reads) in [
+            ("show -r - -n".to_owned(), true),
+            ("show -nr -".to_owned(), true),
+            ("-nr -".to_owned(), true),
+            ("show --with tshark -nr - -Y ip".to_owned(), false),
+            ("count -r - --json".to_owned(), false),
+            ("handle -r - --workers 1".to_owned(), false),
+            ("profile -r - --bin 1s".to_owned(), false),
+            ("stats -r -".to_owned(), false),
+            (format!("capture -r - --force -w {}", text(&copy)), false),
+        ] {
+            let whole = shell(&format!("{pipe} | {WIRECAP} {command}"));
+            let said = String::from_utf8_lossy(&whole.stderr);
+            assert_eq!(whole.status.code(), Some(0), "{pipe} | {command}: {said}");
+            let read = String::from_utf8_lossy(&whole.stdout);
+            assert!(!reads || count(&read) == 100, "{pipe} | {command}: {read}");
+            if command.contains("tshark") {
+                assert_eq!(read.lines().count(), 100, "{pipe} | {command}: {read}");
+            }
+
+            let torn = shell(&format!("{pipe} | head -c {} | {WIRECAP} {command}", bytes - 9));
+            let said = String::from_utf8_lossy(&torn.stderr);
+            assert_ne!(torn.status.code(), Some(0), "{pipe}, truncated | {command}: {said}");
+            let is_named = ["truncated", "the savefile ends inside", "cut short"]
+                .iter()
+                .any(|words| said.contains(words));
+            assert!(is_named, "{pipe}, truncated | {command}: {said}");
+        }
+        assert_eq!(packets(&copy), 100 - usize::from(compressor == "cat"), "{pipe}");
+    }
+    // What no command decompresses is named.
+    fs::write(&path, [0x04, 0x22, 0x4d, 0x18, 0x64]).unwrap();
+    let output = shell(&format!("cat {} | {WIRECAP} show -r -", text(&path)));
+    refused(&output, 1, &["compressed by LZ4", "lz4 -dc FILE | wirecap ... -r -"]);
+}
+
+#[test]
 fn a_reader_that_has_enough_packets_is_no_loss() {
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("long");

@@ -1,17 +1,18 @@
 //! A segment, which is a savefile of a recording, divided into pieces that can be read separately.
 //!
-//! Zstandard frames and gzip members can be read separately. A piece is the smallest number of them that begins and ends
-//! between two packets; in an uncompressed file, a range of bytes that does.
+//! Zstandard frames, [pages](wirecap_savefile::paged) of one, and gzip members can be read separately. A piece is the smallest
+//! number of them that begins and ends between two packets; in an uncompressed file, a range of bytes that does.
 
 use std::fmt::{self, Debug};
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::io::{self, BufRead, BufReader, Cursor, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use flate2::bufread::GzDecoder;
+use wirecap_savefile::paged::{self, Found, Pages};
 use zstd::stream::raw::{Decoder, InBuffer, Operation, OutBuffer, WriteBuf};
 use zstd::stream::zio;
 
@@ -66,7 +67,7 @@ fn is_skippable(head: &[u8]) -> bool {
     matches!(head, [first, b, c, d, ..] if first & 0xf0 == SKIPPABLE[0] && [*b, *c, *d] == SKIPPABLE[1..])
 }
 
-/// A frame or member that was read.
+/// A frame, page or member that was read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame {
     pub(crate) offset: u64,
@@ -101,8 +102,10 @@ impl FrameLog {
 pub(crate) struct Frames {
     state: State,
     log: Arc<FrameLog>,
-    /// The offset of the current frame.
+    /// The offset of the current frame or page.
     offset: u64,
+    /// The offset of the first page of the current frame.
+    pages: u64,
     /// Number of decompressed bytes returned so far.
     given: u64,
 }
@@ -112,6 +115,7 @@ enum State {
     Between(Compression, BufReader<File>),
     Gzip(GzDecoder<BufReader<File>>),
     Zstandard(zstd::Decoder<'static, BufReader<File>>),
+    Pages(Pages<BufReader<File>>),
     Ended,
 }
 
@@ -124,7 +128,7 @@ impl Frames {
             Compression::None => State::Plain(file),
             compression => State::Between(compression, file),
         };
-        Ok((Self { state, log: Arc::clone(&log), offset: 0, given: 0 }, compression, log))
+        Ok((Self { state, log: Arc::clone(&log), offset: 0, pages: 0, given: 0 }, compression, log))
     }
 
     /// Records the end of a frame, after it was read.
@@ -132,6 +136,22 @@ impl Frames {
         let end = file.stream_position()?;
         self.log.push(Frame { offset: self.offset, bytes: end - self.offset, end: self.given });
         self.state = State::Between(compression, file);
+        Ok(())
+    }
+
+    /// Reads the next block, and records the end of a page.
+    fn next_block(&mut self, mut pages: Pages<BufReader<File>>) -> io::Result<()> {
+        self.state = match pages.next_block()? {
+            Found::Block => State::Pages(pages),
+            Found::EndOfPage => {
+                let end = self.pages + pages.position();
+                self.log.push(Frame { offset: self.offset, bytes: end - self.offset, end: self.given });
+                self.offset = end;
+                State::Pages(pages)
+            }
+            Found::EndOfFrame => State::Between(Compression::Zstandard, pages.into_source()),
+            Found::EndOfSource => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
         Ok(())
     }
 
@@ -152,6 +172,13 @@ impl Frames {
             }
             if !is_skippable(head) {
                 self.offset = file.stream_position()?;
+                if is_of_pages(&mut file)? {
+                    self.offset += paged::HEAD.len() as u64;
+                    self.pages = self.offset;
+                    file.seek_relative(paged::HEAD.len() as i64)?;
+                    self.state = State::Pages(Pages::of_frame(file)?);
+                    return Ok(());
+                }
                 self.state = State::Zstandard(zstd::Decoder::with_buffer(file)?.single_frame());
                 return Ok(());
             }
@@ -160,6 +187,30 @@ impl Frames {
             };
             file.seek_relative(8 + i64::from(u32::from_le_bytes(*len)))?;
         }
+    }
+}
+
+/// Whether a frame is of pages, by its first page. Another compressor may write the same head.
+fn is_of_pages(file: &mut BufReader<File>) -> io::Result<bool> {
+    /// More than a recorder's page has, compressed.
+    const PAGE_BYTES_MAX: u64 = 4 << 20;
+    let mut head = [0; paged::HEAD.len()];
+    if peek(file, &mut head)? < head.len() || head != paged::HEAD {
+        return Ok(false);
+    }
+    let begin = file.stream_position()?;
+    file.seek_relative(paged::HEAD.len() as i64)?;
+    let mut pages = Pages::of_frame(file.by_ref().take(PAGE_BYTES_MAX))?;
+    let found = loop {
+        match pages.next_block() {
+            Ok(Found::Block) => {}
+            found => break found,
+        }
+    };
+    file.seek(SeekFrom::Start(begin))?;
+    match found {
+        Err(error) if error.raw_os_error().is_some() => Err(error),
+        found => Ok(found.is_ok_and(|found| found == Found::EndOfPage)),
     }
 }
 
@@ -207,6 +258,15 @@ impl Read for Frames {
                         return Ok(count);
                     }
                 },
+                State::Pages(mut pages) => {
+                    let count = pages.read_block(into);
+                    self.given += count as u64;
+                    if count > 0 || into.is_empty() {
+                        self.state = State::Pages(pages);
+                        return Ok(count);
+                    }
+                    self.next_block(pages)?;
+                }
                 State::Ended => return Ok(0),
             }
         }
@@ -254,8 +314,15 @@ impl Segment {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(READ_BYTES, range)))
             }
             Compression::Zstandard => {
-                let decoder = self.decoders.get()?;
-                Box::new(zio::Reader::new(BufReader::with_capacity(READ_BYTES, range), decoder))
+                let mut range = BufReader::with_capacity(READ_BYTES, range);
+                let mut head = Vec::new();
+                range.by_ref().take(ZSTANDARD.len() as u64).read_to_end(&mut head)?;
+                let is_frame = Compression::of(&head) == Compression::Zstandard;
+                let (source, decoder) = (Cursor::new(head).chain(range), self.decoders.get()?);
+                match is_frame {
+                    true => Box::new(zio::Reader::new(BufReader::with_capacity(READ_BYTES, source), decoder)),
+                    false => Box::new(Pages::within(source, decoder)?),
+                }
             }
         };
         Ok(Box::new(Exactly { source, left: piece.len }))

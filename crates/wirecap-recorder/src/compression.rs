@@ -2,19 +2,23 @@
 //! can be read, and any page without the others.
 //!
 //! The level drops with the number of pages that wait for a compressor, from Zstandard's level 3
-//! through 1 and -5 to stored frames, which are not compressed. A slow disk does not change the
-//! level: compressed pages that wait for the disk do not count. A Zstandard file ends with the
-//! table of the seekable format.
+//! through 1 and -5 to stored blocks, which are not compressed. A slow disk does not change the
+//! level: compressed pages that wait for the disk do not count. A Zstandard file is a single
+//! [frame of pages](wirecap_savefile::paged), and has its end after each page.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use flate2::write::GzEncoder;
+use wirecap_savefile::paged::{self, Checksum, Found, Pages};
 use wirecap_savefile::{Format, Sink};
-use zeekstd::SeekTable;
+use zstd::zstd_safe::zstd_sys::ZSTD_EndDirective;
+use zstd::zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, compress_bound, get_error_name};
+
+use crate::page::FRAME_BYTES;
 
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -24,7 +28,7 @@ pub enum Compression {
     None,
     /// gzip, one member per page.
     Gzip,
-    /// Zstandard, one frame per page, followed by the seek table of the seekable format.
+    /// Zstandard, one [frame of pages](wirecap_savefile::paged).
     Zstandard,
 }
 
@@ -52,15 +56,6 @@ impl Compression {
                 path.display()
             )),
             _ => Ok(()),
-        }
-    }
-
-    /// The bytes with which each frame begins. A gzip member has no name and no time here.
-    pub(crate) fn frame_head(self) -> &'static [u8] {
-        match self {
-            Self::None => unreachable!("without compression there are no frames"),
-            Self::Gzip => &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0],
-            Self::Zstandard => &[0x28, 0xb5, 0x2f, 0xfd],
         }
     }
 }
@@ -122,166 +117,327 @@ impl Effort {
 /// Compresses pages, each independently.
 pub(crate) struct Compressor {
     compression: Compression,
-    zstandard: zstd::bulk::Compressor<'static>,
+    zstandard: Option<PageEncoder>,
 }
 
 impl Compressor {
     pub(crate) fn new(compression: Compression) -> io::Result<Self> {
-        let mut zstandard = zstd::bulk::Compressor::new(Effort::Full.zstandard())?;
-        zstandard.include_checksum(true)?;
+        let zstandard = match compression {
+            Compression::Zstandard => Some(PageEncoder::new()?),
+            _ => None,
+        };
         Ok(Self { compression, zstandard })
     }
 
     /// Returns the compressed bytes, or `None` without compression.
     pub(crate) fn compress(&mut self, bytes: &[u8], effort: Effort) -> io::Result<Option<Vec<u8>>> {
+        if let Some(zstandard) = &mut self.zstandard {
+            let mut page = match effort {
+                Effort::None => stored_blocks(bytes),
+                _ => zstandard.blocks(bytes, effort)?,
+            };
+            page.extend(paged::mark(bytes));
+            #[cfg(sabotage)]
+            if crate::sabotage::is("frame-per-page") {
+                page.splice(..0, paged::HEAD);
+                let mut checksum = Checksum::default();
+                checksum.add(bytes);
+                page.extend(checksum.end());
+            }
+            return Ok(Some(page));
+        }
         Ok(match self.compression {
-            Compression::None => None,
             Compression::Gzip => {
                 let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(effort.gzip()));
                 encoder.write_all(bytes)?;
                 Some(encoder.finish()?)
             }
-            Compression::Zstandard if effort == Effort::None => Some(stored_frame(bytes)),
-            Compression::Zstandard => {
-                self.zstandard.set_compression_level(effort.zstandard())?;
-                Some(self.zstandard.compress(bytes)?)
-            }
+            _ => None,
         })
     }
 }
 
-/// A Zstandard frame (RFC 8878) with the bytes uncompressed, in blocks of maximum length.
-fn stored_frame(bytes: &[u8]) -> Vec<u8> {
-    const MAGIC: u32 = 0xfd2f_b528;
-    const BLOCK_BYTES: usize = 128 << 10;
-    /// Single segment, content size in four bytes, no checksum.
-    const DESCRIPTOR: u8 = 2 << 6 | 1 << 5;
-    let mut frame = Vec::with_capacity(bytes.len() + 64);
-    frame.extend(MAGIC.to_le_bytes());
-    frame.push(DESCRIPTOR);
-    frame.extend((bytes.len() as u32).to_le_bytes());
-    let last = bytes.len().saturating_sub(1) / BLOCK_BYTES;
-    for number in 0..=last {
-        let block = &bytes[number * BLOCK_BYTES..bytes.len().min((number + 1) * BLOCK_BYTES)];
-        // Type 0: a raw block.
-        let header = (block.len() as u32) << 3 | u32::from(number == last);
-        frame.extend(&header.to_le_bytes()[..3]);
-        frame.extend(block);
-    }
-    frame
+/// Compresses pages into blocks that refer to no earlier page.
+///
+/// This is what the library's threads do with the jobs of a frame, if these have no bytes in common: each job begins without
+/// tables, window and repeated offsets. So this is a frame without an end, and each page is a job of it. (A frame per page
+/// would have blocks that refer to the offsets that each frame begins with, which are others in the middle of a frame.)
+struct PageEncoder {
+    context: CCtx<'static>,
+    effort: Effort,
 }
 
-/// The bytes after the last frame of a file: the seek table of the seekable format, or none.
-#[derive(Debug)]
-pub(crate) struct FrameTable {
-    compression: Compression,
-    frames: SeekTable,
-}
-
-impl FrameTable {
-    pub(crate) fn new(compression: Compression) -> Self {
-        Self { compression, frames: SeekTable::new() }
-    }
-
-    /// Adds a frame of this compressed and decompressed length.
-    pub(crate) fn add(&mut self, compressed: usize, bytes: usize) -> io::Result<()> {
-        if self.compression == Compression::Zstandard {
-            let logged = self.frames.log_frame(compressed as u32, bytes as u32);
-            logged.map_err(|error| io::Error::other(error.to_string()))?;
+impl PageEncoder {
+    fn new() -> io::Result<Self> {
+        let mut context = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
+        for parameter in [
+            CParameter::CompressionLevel(Effort::Full.zstandard()),
+            // One compresses, and the other has returned from the page before: the library does not wait for a thread, it tries again.
+            CParameter::NbWorkers(2),
+            CParameter::JobSize(FRAME_BYTES as u32),
+            // No overlap of jobs.
+            CParameter::OverlapSizeLog(1),
+            CParameter::WindowLog(paged::WINDOW_LOG),
+        ] {
+            context.set_parameter(parameter).map_err(failed)?;
         }
-        Ok(())
+        let mut this = Self { context, effort: Effort::Full };
+        // The first job has the frame's head.
+        this.blocks(&[0], Effort::Full)?;
+        Ok(this)
     }
 
-    /// The number of bytes that [`end`](Self::end) would return after one more frame.
-    pub(crate) fn end_bytes(&self) -> u64 {
-        const HEADER_AND_FOOTER: u64 = 8 + 9;
-        const FRAME: u64 = 8;
+    fn blocks(&mut self, bytes: &[u8], effort: Effort) -> io::Result<Vec<u8>> {
+        if effort != self.effort {
+            let level = CParameter::CompressionLevel(effort.zstandard());
+            self.context.set_parameter(level).map_err(failed)?;
+            self.effort = effort;
+        }
+        let mut blocks = Vec::with_capacity(compress_bound(bytes.len()));
+        let mut input = InBuffer::around(bytes);
+        loop {
+            let len = blocks.len();
+            blocks.reserve(paged::BLOCK_BYTES_MAX);
+            let mut output = OutBuffer::around_pos(&mut blocks, len);
+            // With the page at once: the library does not wait for its thread if more input may follow.
+            let flush = ZSTD_EndDirective::ZSTD_e_flush;
+            if self.context.compress_stream2(&mut output, &mut input, flush).map_err(failed)? == 0 {
+                return Ok(blocks);
+            }
+        }
+    }
+}
+
+fn failed(code: usize) -> io::Error {
+    io::Error::other(get_error_name(code))
+}
+
+/// Blocks of maximum length with the bytes uncompressed.
+fn stored_blocks(bytes: &[u8]) -> Vec<u8> {
+    let mut blocks = Vec::with_capacity(bytes.len() + 64);
+    for block in bytes.chunks(paged::BLOCK_BYTES_MAX) {
+        blocks.extend(paged::stored_block(block.len()));
+        blocks.extend(block);
+    }
+    blocks
+}
+
+/// The bytes before the first page of a file, and after each one.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    compression: Compression,
+    checksum: Checksum,
+}
+
+/// The bytes after a page with which the file is complete; they are replaced by the next page. Empty, except for Zstandard.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FrameEnd(Option<[u8; paged::END_BYTES]>);
+
+impl FrameEnd {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |end| &end[..])
+    }
+}
+
+impl Frame {
+    pub(crate) fn new(compression: Compression) -> Self {
+        Self { compression, checksum: Checksum::default() }
+    }
+
+    /// Begins a file. Returns its first bytes.
+    pub(crate) fn begin(&mut self) -> &'static [u8] {
+        self.checksum = Checksum::default();
+        #[cfg(sabotage)]
+        if crate::sabotage::is("frame-per-page") {
+            return &[];
+        }
         match self.compression {
-            Compression::Zstandard => HEADER_AND_FOOTER + FRAME * (u64::from(self.frames.num_frames()) + 1),
+            Compression::Zstandard => &paged::HEAD,
+            _ => &[],
+        }
+    }
+
+    /// Adds the next page of the file, not compressed. Returns the end of the file after it.
+    pub(crate) fn add(&mut self, page: &[u8]) -> FrameEnd {
+        if self.compression != Compression::Zstandard {
+            return FrameEnd(None);
+        }
+        self.checksum.add(page);
+        #[cfg(sabotage)]
+        if crate::sabotage::is("frame-per-page") {
+            return FrameEnd(None);
+        }
+        FrameEnd(Some(self.checksum.end()))
+    }
+
+    /// The number of bytes of an end.
+    pub(crate) fn end_bytes(&self) -> u64 {
+        match self.compression {
+            Compression::Zstandard => paged::END_BYTES as u64,
             _ => 0,
         }
     }
+}
 
-    /// Returns the bytes that end the file, and starts the next file's table.
-    pub(crate) fn end(&mut self) -> Vec<u8> {
-        let frames = std::mem::take(&mut self.frames);
-        if self.compression != Compression::Zstandard {
-            return Vec::new();
+/// The complete parts of a file that a killed process left.
+pub(crate) struct Whole {
+    /// Their length.
+    pub(crate) bytes: u64,
+    /// The bytes that complete a file with these parts.
+    pub(crate) end: FrameEnd,
+    kind: Kind,
+}
+
+/// The parts of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    GzipMembers,
+    /// Pages of a single frame.
+    Pages,
+    /// A frame per page, and a table of them at the end, as earlier versions wrote them.
+    Frames,
+}
+
+impl Kind {
+    /// The bytes with which each part begins, or those with which it ends. A gzip member has no name and no time here.
+    fn is_sign(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::GzipMembers => bytes.starts_with(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0]),
+            Self::Pages => bytes.get(..paged::MARK_BYTES).is_some_and(paged::is_like_mark),
+            Self::Frames => bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]),
         }
-        let mut table = frames.into_serializer();
-        let mut end = vec![0; table.encoded_len()];
-        let mut len = 0;
-        while len < end.len() {
-            match table.write_into(&mut end[len..]) {
-                0 => break,
-                count => len += count,
-            }
-        }
-        end.truncate(len);
-        end
     }
 }
 
-/// The length of the complete frames of a file that a killed process left, and the bytes that end a file with
-/// these frames. `None` if the file has no complete frame.
-pub(crate) fn whole_frames(file: &File, compression: Compression) -> io::Result<Option<(u64, Vec<u8>)>> {
-    let mut table = FrameTable::new(compression);
-    let mut whole = 0;
+/// The complete parts of a file. `None` if it has none.
+pub(crate) fn whole_parts(file: &File, compression: Compression) -> io::Result<Option<Whole>> {
     let mut rest = BufReader::new(file);
-    let mut bytes = Vec::new();
-    while let Some(compressed) = next_frame(&mut rest, compression, &mut bytes)? {
-        table.add(compressed, bytes.len())?;
-        whole += compressed as u64;
+    rest.rewind()?;
+    let kind = match compression {
+        Compression::None => return Ok(None),
+        Compression::Gzip => Kind::GzipMembers,
+        Compression::Zstandard if rest.fill_buf()?.starts_with(&paged::HEAD) => {
+            rest.consume(paged::HEAD.len());
+            return whole_pages(rest);
+        }
+        Compression::Zstandard => Kind::Frames,
+    };
+    let mut bytes = 0;
+    let mut contents = Vec::new();
+    while let Some(compressed) = next_frame(&mut rest, kind, &mut contents)? {
+        bytes += compressed as u64;
     }
-    Ok((whole > 0).then(|| (whole, table.end())))
+    Ok((bytes > 0).then_some(Whole { bytes, end: FrameEnd(None), kind }))
 }
 
-/// Whether this part of a file, after its last complete frame, is the beginning of a frame or of the table at the end, or
-/// is empty.
-pub(crate) fn is_torn_frame(mut file: &File, part: Range<u64>, compression: Compression) -> io::Result<bool> {
-    if part.start >= part.end {
-        return Ok(true);
+fn whole_pages(source: BufReader<&File>) -> io::Result<Option<Whole>> {
+    let mut pages = Pages::of_frame(source)?;
+    let mut whole = 0;
+    let (mut checksum, mut open) = (Checksum::default(), Checksum::default());
+    loop {
+        match pages.next_block() {
+            Ok(Found::Block) => open.add(pages.block()),
+            Ok(Found::EndOfPage) => {
+                whole = pages.position();
+                checksum = open.clone();
+            }
+            // An error of the file, not of the decompressor.
+            Err(error) if error.raw_os_error().is_some() => return Err(error),
+            Ok(Found::EndOfFrame | Found::EndOfSource) | Err(_) => break,
+        }
     }
-    file.seek(SeekFrom::Start(part.start))?;
-    let mut rest = BufReader::new(file.take(part.end - part.start));
-    if compression == Compression::Zstandard {
-        let buffered = rest.fill_buf()?;
-        let common = buffered.len().min(TABLE_HEAD.len());
-        if buffered[..common] == TABLE_HEAD[..common] {
+    let end = FrameEnd(Some(checksum.end()));
+    let bytes = paged::HEAD.len() as u64 + whole;
+    Ok((whole > 0).then_some(Whole { bytes, end, kind: Kind::Pages }))
+}
+
+impl Whole {
+    /// Whether the part of the file from its last complete part to `written` is the beginning of another one or of the bytes at
+    /// the end, or is empty.
+    pub(crate) fn is_torn_after(&self, mut file: &File, written: u64) -> io::Result<bool> {
+        let part = self.bytes..written;
+        if part.start >= part.end {
             return Ok(true);
         }
-    }
-    let read = match compression {
-        Compression::None => return Ok(false),
-        Compression::Gzip => io::copy(&mut flate2::bufread::GzDecoder::new(rest), &mut io::sink()),
-        Compression::Zstandard => {
-            io::copy(&mut zstd::Decoder::with_buffer(rest)?.single_frame(), &mut io::sink())
+        file.seek(SeekFrom::Start(part.start))?;
+        let mut rest = BufReader::new(file.take(part.end - part.start));
+        if self.kind == Kind::Frames {
+            let buffered = rest.fill_buf()?;
+            let common = buffered.len().min(TABLE_HEAD.len());
+            if buffered[..common] == TABLE_HEAD[..common] {
+                return Ok(true);
+            }
         }
-    };
-    match read {
-        Err(error) if error.raw_os_error().is_some() => Err(error),
-        Err(error) => Ok(error.kind() == io::ErrorKind::UnexpectedEof),
-        Ok(_) => Ok(false),
+        let read = match self.kind {
+            Kind::GzipMembers => io::copy(&mut flate2::bufread::GzDecoder::new(rest), &mut io::sink()),
+            Kind::Frames => io::copy(&mut zstd::Decoder::with_buffer(rest)?.single_frame(), &mut io::sink()),
+            Kind::Pages => return is_torn_page(rest),
+        };
+        match read {
+            Err(error) if error.raw_os_error().is_some() => Err(error),
+            Err(error) => Ok(error.kind() == io::ErrorKind::UnexpectedEof),
+            Ok(_) => Ok(false),
+        }
+    }
+
+    /// Whether another part begins or ends in the file after the last complete one, up to `written`.
+    pub(crate) fn is_followed(&self, file: &File, written: u64) -> io::Result<bool> {
+        const SIGN_BYTES: usize = paged::MARK_BYTES;
+        let mut offset = self.bytes + 1;
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let read = read_up_to(file, &mut buffer, offset)?;
+            let read = read.min(written.saturating_sub(offset) as usize);
+            if (0..read).any(|at| self.kind.is_sign(&buffer[at..read])) {
+                return Ok(true);
+            }
+            if read < buffer.len() {
+                return Ok(false);
+            }
+            // It may begin in this part and end in the next one.
+            offset += (read - SIGN_BYTES + 1) as u64;
+        }
     }
 }
 
-/// The magic number of the skippable frame that contains the seek table.
+/// Whether these bytes, which follow a page, are the beginning of a page, or the end of the frame or its beginning.
+fn is_torn_page(rest: impl Read) -> io::Result<bool> {
+    let mut pages = Pages::within(rest, zstd::stream::raw::Decoder::new()?)?;
+    loop {
+        match pages.next_block() {
+            Ok(Found::Block) => {}
+            Ok(Found::EndOfFrame) => return Ok(pages.next_block()? == Found::EndOfSource),
+            Ok(Found::EndOfPage | Found::EndOfSource) => return Ok(false),
+            Err(error) if error.raw_os_error().is_some() => return Err(error),
+            Err(error) => return Ok(error.kind() == io::ErrorKind::UnexpectedEof),
+        }
+    }
+}
+
+/// Fills the buffer, or reads to the end of the file.
+fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match file.read_at(&mut buffer[read..], offset + read as u64)? {
+            0 => break,
+            more => read += more,
+        }
+    }
+    Ok(read)
+}
+
+/// The magic number of the skippable frame with the table of frames.
 const TABLE_HEAD: [u8; 4] = 0x184d_2a5e_u32.to_le_bytes();
 
-/// Decompresses the next frame into `bytes`. Returns its compressed length, or `None` if the rest does not begin with a
-/// complete frame.
-fn next_frame(
-    file: &mut BufReader<&File>,
-    compression: Compression,
-    bytes: &mut Vec<u8>,
-) -> io::Result<Option<usize>> {
+/// Decompresses the next frame or member into `bytes`. Returns its compressed length, or `None` if the rest does not begin with
+/// a complete one.
+fn next_frame(file: &mut BufReader<&File>, kind: Kind, bytes: &mut Vec<u8>) -> io::Result<Option<usize>> {
     bytes.clear();
     let begin = file.stream_position()?;
     let limit = FRAME_BYTES_MAX as u64;
-    let read = match compression {
-        Compression::None => return Ok(None),
-        Compression::Gzip => flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes),
-        Compression::Zstandard => {
+    let read = match kind {
+        Kind::GzipMembers => flate2::bufread::GzDecoder::new(&mut *file).take(limit).read_to_end(bytes),
+        Kind::Frames | Kind::Pages => {
             zstd::Decoder::with_buffer(&mut *file)?.single_frame().take(limit).read_to_end(bytes)
         }
     };
@@ -303,7 +459,8 @@ pub struct CompressedSink {
     file: File,
     name: String,
     compressor: Compressor,
-    table: FrameTable,
+    frame: Frame,
+    end: FrameEnd,
     bytes: u64,
 }
 
@@ -314,8 +471,8 @@ impl CompressedSink {
     ///
     /// If the compressor cannot allocate memory.
     pub fn new(file: File, name: String, compression: Compression) -> io::Result<Self> {
-        let (compressor, table) = (Compressor::new(compression)?, FrameTable::new(compression));
-        Ok(Self { file, name, compressor, table, bytes: 0 })
+        let (compressor, frame) = (Compressor::new(compression)?, Frame::new(compression));
+        Ok(Self { file, name, compressor, frame, end: FrameEnd::default(), bytes: 0 })
     }
 }
 
@@ -333,13 +490,14 @@ impl Sink for CompressedSink {
     fn append(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let compressed = self.compressor.compress(bytes, Effort::Full)?;
         let output = compressed.as_deref().unwrap_or(bytes);
-        if let Err(error) = self.file.write_all(output) {
+        let head = if self.bytes == 0 { self.frame.begin() } else { &[] };
+        if let Err(error) = self.file.write_all(head).and_then(|()| self.file.write_all(output)) {
             self.file.set_len(self.bytes)?;
             self.file.seek(SeekFrom::Start(self.bytes))?;
             return Err(error);
         }
-        self.bytes += output.len() as u64;
-        self.table.add(output.len(), bytes.len())?;
+        self.bytes += (head.len() + output.len()) as u64;
+        self.end = self.frame.add(bytes);
         Ok(bytes.len())
     }
 
@@ -348,8 +506,7 @@ impl Sink for CompressedSink {
     }
 
     fn end(&mut self) -> io::Result<()> {
-        let end = self.table.end();
-        self.file.write_all(&end)
+        self.file.write_all(self.end.bytes())
     }
 
     fn name(&self) -> String {
@@ -384,7 +541,10 @@ mod tests {
                 for (page, effort) in &pages {
                     frames.push(compressor.compress(page, EFFORTS[*effort]).unwrap().unwrap());
                 }
-                let all = frames.concat();
+                let mut frame = Frame::new(compression);
+                let head = frame.begin();
+                let ends: Vec<FrameEnd> = pages.iter().map(|(page, _)| frame.add(page)).collect();
+                let all = [head, &frames.concat()[..], ends.last().unwrap().bytes()].concat();
                 let decoded = match compression {
                     Compression::Zstandard => zstd::decode_all(&all[..]).unwrap(),
                     _ => {
@@ -399,15 +559,15 @@ mod tests {
                 let kept = all.len().saturating_sub(torn);
                 file.write_all(&all[..kept]).unwrap();
                 file.rewind().unwrap();
-                let mut whole = 0;
+                let mut whole = head.len();
                 for frame in &frames {
                     if whole + frame.len() > kept {
                         break;
                     }
                     whole += frame.len();
                 }
-                let found = whole_frames(&file, compression).unwrap();
-                prop_assert_eq!(found.map_or(0, |(bytes, _)| bytes), whole as u64);
+                let found = whole_parts(&file, compression).unwrap();
+                prop_assert_eq!(found.map_or(head.len() as u64, |whole| whole.bytes), whole as u64);
             }
         }
     }

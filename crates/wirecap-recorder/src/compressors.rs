@@ -7,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::compression::{Compression, Compressor, Effort};
+use crate::compression::{Compression, Compressor, Effort, FrameEnd};
 use crate::page::Page;
 
 /// Maximum number of pages that are being compressed, wait for a compressor, or wait for the disk.
@@ -16,13 +16,14 @@ const PAGES_MAX: usize = 16;
 /// A compressed page.
 pub(crate) struct Compressed {
     pub(crate) output: Vec<u8>,
-    /// Its length before compression.
-    pub(crate) bytes: usize,
     pub(crate) packets: u64,
+    /// The end of the file after this page.
+    pub(crate) end: FrameEnd,
 }
 
 struct Job {
     page: Page,
+    end: FrameEnd,
     done: Sender<io::Result<Compressed>>,
 }
 
@@ -53,17 +54,17 @@ impl Compressors {
             let work = move || {
                 loop {
                     let job = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Job { page, done }) = job else { return };
+                    let Ok(Job { page, end, done }) = job else { return };
                     let effort = Effort::of(waiting.load(Ordering::Relaxed), count);
                     let output = compressor.compress(page.bytes(), effort);
                     waiting.fetch_sub(1, Ordering::Relaxed);
-                    let (bytes, packets) = (page.len(), page.packets);
+                    let packets = page.packets;
                     returned(page);
                     // Fails if the writer has failed and ended.
                     let _ = done.send(output.map(|output| Compressed {
                         output: output.unwrap_or_default(),
-                        bytes,
                         packets,
+                        end,
                     }));
                 }
             };
@@ -81,12 +82,13 @@ impl Compressors {
         self.pending.is_empty()
     }
 
-    pub(crate) fn push(&mut self, page: Page) {
+    /// Adds a page; `end` is the end of the file after it.
+    pub(crate) fn push(&mut self, page: Page, end: FrameEnd) {
         let (done, outcome) = mpsc::channel();
         self.waiting.fetch_add(1, Ordering::Relaxed);
         self.pending.push_back(outcome);
         let jobs = self.jobs.as_ref().expect("it is not being dropped");
-        jobs.send(Job { page, done }).expect("the threads end after this");
+        jobs.send(Job { page, end, done }).expect("the threads end after this");
     }
 
     /// Waits for the page that was submitted first.
@@ -110,6 +112,9 @@ impl Drop for Compressors {
 mod tests {
     use std::io::Read;
 
+    use wirecap_savefile::paged::Pages;
+    use zstd::stream::raw::Decoder;
+
     use super::*;
     use crate::page::FRAME_BYTES;
 
@@ -124,19 +129,19 @@ mod tests {
             for number in 0..PAGES {
                 let mut page = Page::new(FRAME_BYTES, true).unwrap();
                 page.reserve(FRAME_BYTES).unwrap().fill(number as u8);
-                compressors.push(page);
+                compressors.push(page, FrameEnd::default());
             }
             (0..PAGES).for_each(|number| assert_eq!(pages.recv().unwrap().bytes()[0], number as u8));
             let mut compressed = Vec::new();
-            while let Some(Compressed { output, bytes, .. }) = compressors.pop().unwrap() {
-                assert_eq!(bytes, FRAME_BYTES);
+            while let Some(Compressed { output, .. }) = compressors.pop().unwrap() {
                 let mut decompressed: Box<dyn Read> = match compression {
                     Compression::Gzip => Box::new(flate2::read::GzDecoder::new(&output[..])),
-                    _ => Box::new(zstd::Decoder::new(&output[..]).unwrap()),
+                    _ => Box::new(Pages::within(&output[..], Decoder::new().unwrap()).unwrap()),
                 };
-                let mut number = [0];
-                decompressed.read_exact(&mut number).unwrap();
-                assert_eq!(usize::from(number[0]), compressed.len(), "{compression:?}");
+                let mut page = Vec::new();
+                decompressed.read_to_end(&mut page).unwrap();
+                assert_eq!(page.len(), FRAME_BYTES);
+                assert_eq!(usize::from(page[0]), compressed.len(), "{compression:?}");
                 compressed.push(output.len());
             }
             // The first page was begun at an unknown moment. For the second one 12 others wait, for the last one none.

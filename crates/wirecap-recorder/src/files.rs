@@ -1,13 +1,13 @@
 //! The files of a set in their directory: found again after a restart, completed, removed.
 //!
 //! At start, numbers continue, and a file left by a killed process is truncated to its last whole
-//! packet (its last whole frame, if it is compressed) and completed. Zeros at its end count as not
-//! written. Besides these zeros, only one unfinished packet, pcapng block or frame is removed:
+//! packet (its last whole page, if it is compressed) and completed. Zeros at its end count as not
+//! written. Besides these zeros, only one unfinished packet, pcapng block or page is removed:
 //!
 //! - A packet or block is unfinished if its header is incomplete, or if its header is one that the
 //!   recorder writes and its data extend beyond the written bytes.
-//! - A frame is unfinished if it decompresses up to the last written byte and no other frame begins
-//!   in it.
+//! - A page is unfinished if it decompresses up to the last written byte and no other page begins
+//!   or ends in it.
 //! - A file with other damage, or with a part that cannot be read, keeps its contents and the name
 //!   `.part`, and the recording begins.
 //! - Some damage looks like an unfinished end and is removed: packets after a damaged pcap length
@@ -28,11 +28,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::{CWD, RenameFlags, fstatfs, renameat_with, statvfs};
+use rustix::fs::{CWD, OFlags, RenameFlags, fcntl_getfl, fstatfs, renameat_with, statvfs};
 use rustix::io::Errno;
 use wirecap_savefile::{Format, Interface, PACKET_BYTES_MAX, ReadError, Reader, is_planted};
 
-use crate::compression::{Compression, is_torn_frame, whole_frames};
+use crate::compression::{Compression, FrameEnd, whole_parts};
 use crate::names::{Pattern, extension_start};
 
 /// Suffix of an incomplete file's name.
@@ -154,7 +154,7 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
     }
     let end = match Compression::of(&path) {
         Compression::None => end_of_packets(&file, part),
-        compression => end_of_frames(&file, compression),
+        compression => end_of_parts(&file, compression),
     };
     // A file that cannot be read does not prevent a new recording.
     let Ok(Some(end)) = end else { return Ok(Some(part.to_owned())) };
@@ -175,10 +175,10 @@ fn salvage(part: &Path) -> io::Result<Option<PathBuf>> {
 /// How to complete a file.
 #[derive(Debug)]
 struct End {
-    /// The length of its whole packets or frames.
+    /// The length of its whole packets or pages.
     len: u64,
     /// The bytes after them.
-    bytes: Vec<u8>,
+    bytes: FrameEnd,
 }
 
 impl End {
@@ -192,7 +192,7 @@ impl End {
             file.set_len(self.len)?;
         }
         file.seek(SeekFrom::Start(self.len))?;
-        file.write_all(&self.bytes)
+        file.write_all(self.bytes.bytes())
     }
 }
 
@@ -200,7 +200,7 @@ impl End {
 /// had not finished, and zeros: a file system leaves zeros where it had not written the data before a power
 /// failure. Returns `None` if the file has other damage, because packets may follow the damage.
 fn end_of_packets(file: &File, path: &Path) -> io::Result<Option<End>> {
-    let end_at = |len| Some(End { len, bytes: Vec::new() });
+    let end_at = |len| Some(End { len, bytes: FrameEnd::default() });
     let Ok(mut reader) = Reader::open(path) else { return Ok(None) };
     let format = reader.format();
     let end = loop {
@@ -299,48 +299,18 @@ fn written_len(file: &File) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Fills the buffer, or reads to the end of the file.
-fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match file.read_at(&mut buffer[read..], offset + read as u64)? {
-            0 => break,
-            more => read += more,
-        }
-    }
-    Ok(read)
-}
-
-/// Like [`end_of_packets`], for a compressed file; each frame contains whole packets. The bytes after the
-/// last whole frame are an unfinished frame if they decompress up to the last written byte and no other frame
-/// begins in them.
-fn end_of_frames(file: &File, compression: Compression) -> io::Result<Option<End>> {
-    let Some((bytes, table)) = whole_frames(file, compression)? else { return Ok(None) };
+/// Like [`end_of_packets`], for a compressed file; each frame or page contains whole packets. The bytes after the
+/// last whole one are an unfinished one if they decompress up to the last written byte and no other one begins or ends
+/// in them.
+fn end_of_parts(file: &File, compression: Compression) -> io::Result<Option<End>> {
+    let Some(whole) = whole_parts(file, compression)? else { return Ok(None) };
     let len = file.metadata()?.len();
-    // Fewer zeros than four may be the upper bytes of the length that ends a gzip member.
+    // Fewer zeros than four may be the upper bytes of the length that ends a gzip member, or a part of a checksum.
     let written = Some(written_len(file)?).filter(|written| len - written >= 4).unwrap_or(len);
-    if !is_torn_frame(file, bytes..written, compression)?
-        || contains_after(file, bytes + 1, compression.frame_head())?
-    {
+    if !whole.is_torn_after(file, written)? || whole.is_followed(file, written)? {
         return Ok(None);
     }
-    Ok(Some(End { len: bytes, bytes: table }))
-}
-
-/// Whether these bytes occur in the file after `offset`.
-fn contains_after(file: &File, mut offset: u64, bytes: &[u8]) -> io::Result<bool> {
-    let mut buffer = vec![0; 1 << 20];
-    loop {
-        let read = read_up_to(file, &mut buffer, offset)?;
-        if buffer[..read].windows(bytes.len()).any(|window| window == bytes) {
-            return Ok(true);
-        }
-        if read < buffer.len() {
-            return Ok(false);
-        }
-        // They may begin in this part and end in the next one.
-        offset += (read - bytes.len() + 1) as u64;
-    }
+    Ok(Some(End { len: whole.bytes, bytes: whole.end }))
 }
 
 /// Number of suffixes tried in order, before random ones, which other users cannot predict.
@@ -441,6 +411,12 @@ pub(crate) fn free_bytes(directory: &Path) -> io::Result<u64> {
 pub(crate) fn is_in_memory(file: &File) -> bool {
     let is_regular = file.metadata().is_ok_and(|status| status.is_file());
     is_regular && fstatfs(file).is_ok_and(|status| status.f_type == libc::TMPFS_MAGIC)
+}
+
+/// Whether bytes at the end of the file can be replaced: it is regular, and writes do not always append.
+pub(crate) fn is_replaceable(file: &File) -> bool {
+    let is_regular = file.metadata().is_ok_and(|status| status.is_file());
+    is_regular && fcntl_getfl(file).is_ok_and(|flags| !flags.contains(OFlags::APPEND))
 }
 
 /// Makes the directory's entries survive a power failure. Directories such as /proc and /dev/fd do not
@@ -651,7 +627,7 @@ mod tests {
             let directory = tempfile::tempdir().unwrap();
             let (mut bytes, ends) = six_frames(compression, directory.path());
             let frames = File::open(directory.path().join("frames")).unwrap();
-            bytes.extend(whole_frames(&frames, compression).unwrap().unwrap().1);
+            bytes.extend(whole_parts(&frames, compression).unwrap().unwrap().end.bytes());
             let near = |end: usize| end - 12..=(end + 40).min(bytes.len());
             for end in near(ends[4]).chain(near(ends[5])).chain([ends[4] + 9000, bytes.len()]) {
                 for zeros in [0, 4096] {
@@ -670,7 +646,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let unreadable = File::open(directory.path()).unwrap();
         for compression in [Compression::Gzip, Compression::Zstandard] {
-            assert!(whole_frames(&unreadable, compression).is_err(), "{compression:?}");
+            assert!(whole_parts(&unreadable, compression).is_err(), "{compression:?}");
         }
     }
 

@@ -11,7 +11,7 @@
 //! [`Pattern`] names files, and finds the files of earlier runs.
 //!
 //! Until a file of a set is complete, its name ends in `.part`. The extension selects the compression: `.zst`
-//! is Zstandard in the seekable format, one frame per page; `.gz` is gzip, one member per page.
+//! is Zstandard, one [frame of pages](wirecap_savefile::paged); `.gz` is gzip, one member per page.
 
 mod compression;
 mod compressors;

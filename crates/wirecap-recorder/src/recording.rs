@@ -30,7 +30,7 @@ use std::time::Duration;
 use wirecap_savefile::{Format, Record, Timestamp, WriteError};
 use wirecap_units::clock;
 
-use crate::compression::{Compression, Compressor, FrameTable};
+use crate::compression::{Compression, Compressor, Frame};
 use crate::compressors::Compressors;
 use crate::cut::{CutRules, Cutter};
 use crate::direct::Direct;
@@ -193,7 +193,7 @@ impl Recording {
             place,
             compressor: Compressor::new(settings.compression).map_err(failed)?,
             compressors,
-            table: FrameTable::new(settings.compression),
+            frame: Frame::new(settings.compression),
             store: Store::new(settings.store, earlier),
             durability: settings.durability,
             shared: Arc::clone(&shared),

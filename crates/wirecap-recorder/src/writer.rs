@@ -15,6 +15,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 
 use wirecap_savefile::{FileSink, Format, WriteError};
 
-use crate::compression::{Compressor, Effort, FrameTable};
+use crate::compression::{Compressor, Effort, Frame, FrameEnd};
 use crate::compressors::{Compressed, Compressors};
 use crate::direct::{Direct, write_cached};
 use crate::files::{self, free_bytes, free_name, give_name, is_gone, part_of, sync_directory};
@@ -149,7 +150,8 @@ pub(crate) struct Writer {
     pub(crate) compressor: Compressor,
     /// The threads that compress pages; `None` without compression.
     pub(crate) compressors: Option<Compressors>,
-    pub(crate) table: FrameTable,
+    /// The open file's head and end, if it is compressed.
+    pub(crate) frame: Frame,
     pub(crate) store: Store<PathBuf>,
     pub(crate) durability: Durability,
     pub(crate) shared: Arc<Shared>,
@@ -172,7 +174,12 @@ pub(crate) struct OpenFile {
     complete_path: Option<PathBuf>,
     /// Whether it is in memory (tmpfs), where a sync does nothing.
     is_in_memory: bool,
+    /// Without the end of a compressed file.
     bytes: u64,
+    /// The end of a compressed file.
+    end: FrameEnd,
+    /// Whether the file can have its end already, which the next page replaces.
+    is_replaceable: bool,
     packets: u64,
     /// Packets that a power failure cannot remove, because they are synced.
     lasting_packets: u64,
@@ -298,7 +305,10 @@ impl Writer {
 
     fn take_page(&mut self, mut page: Page) -> Result<(), WriteError> {
         match &mut self.compressors {
-            Some(compressors) => compressors.push(page),
+            Some(compressors) => {
+                let end = self.frame.add(page.bytes());
+                compressors.push(page, end);
+            }
             None => {
                 self.write_out(page.bytes(), None, page.packets)?;
                 page.clear();
@@ -314,8 +324,8 @@ impl Writer {
     fn write_compressed(&mut self) -> Result<bool, WriteError> {
         let Some(compressors) = &mut self.compressors else { return Ok(false) };
         let compressed = compressors.pop().map_err(|source| self.failure(source))?;
-        let Some(Compressed { output, bytes, packets }) = compressed else { return Ok(false) };
-        self.write_out(&output, Some(bytes), packets).map(|()| true)
+        let Some(Compressed { output, packets, end }) = compressed else { return Ok(false) };
+        self.write_out(&output, Some(end), packets).map(|()| true)
     }
 
     fn sync_due(&self) -> Option<Instant> {
@@ -365,30 +375,34 @@ impl Writer {
         self.open = Some(open.map_err(|source| self.failure(source))?);
         self.shared.files.fetch_add(1, Ordering::Relaxed);
         let head = std::mem::take(&mut self.head);
-        let outcome = self.write(&head);
+        let before = self.frame.begin();
+        let outcome = self.write(before, &head);
         self.head = head;
         outcome
     }
 
-    /// Writes these bytes, which contain no packets, as one unit.
-    fn write(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+    /// Writes these bytes, which contain no packets, as one unit, after bytes that are not compressed.
+    fn write(&mut self, before: &[u8], bytes: &[u8]) -> Result<(), WriteError> {
         let compressed =
             self.compressor.compress(bytes, Effort::Full).map_err(|source| self.failure(source))?;
         match compressed {
-            Some(output) => self.write_out(&output, Some(bytes.len()), 0),
+            Some(output) => {
+                let end = self.frame.add(bytes);
+                self.write_out(&[before, &output].concat(), Some(end), 0)
+            }
             None => self.write_out(bytes, None, 0),
         }
     }
 
     /// Removes files until the budgets have room for these bytes, and appends them.
-    fn write_out(&mut self, bytes: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
-        self.make_room(bytes.len() as u64 + self.table.end_bytes()).map_err(|source| self.failure(source))?;
-        self.append(bytes, made_of, packets)
+    fn write_out(&mut self, bytes: &[u8], end: Option<FrameEnd>, packets: u64) -> Result<(), WriteError> {
+        self.make_room(bytes.len() as u64 + self.frame.end_bytes()).map_err(|source| self.failure(source))?;
+        self.append(bytes, end, packets)
     }
 
-    /// Writes these bytes as one unit, and counts their packets. `made_of` is their decompressed length if
+    /// Writes these bytes as one unit, and counts their packets. `end` is the end of the file after them if
     /// they are compressed.
-    fn append(&mut self, bytes: &[u8], made_of: Option<usize>, packets: u64) -> Result<(), WriteError> {
+    fn append(&mut self, bytes: &[u8], end: Option<FrameEnd>, packets: u64) -> Result<(), WriteError> {
         let open = self.open.as_mut().expect("a file has begun");
         let mut written = 0;
         let mut outcome = Ok(());
@@ -404,11 +418,11 @@ impl Writer {
         });
         self.watch.accepted(written as u64);
         if let Err(source) = outcome {
-            let (whole, packets) = match made_of {
+            let (whole, packets) = match end {
                 Some(_) => (0, 0),
                 None => self.format.whole_packets(bytes, written),
             };
-            let is_cut = open.cut(open.bytes + whole as u64);
+            let is_cut = open.cut(open.bytes + whole as u64).and_then(|()| open.restore_end());
             open.bytes += whole as u64;
             self.shared.packets.fetch_add(packets, Ordering::Relaxed);
             self.shared.bytes.fetch_add(whole as u64, Ordering::Relaxed);
@@ -428,10 +442,10 @@ impl Writer {
         self.store.set_open_bytes(open.bytes);
         self.shared.packets.fetch_add(packets, Ordering::Relaxed);
         self.shared.bytes.fetch_add(written as u64, Ordering::Relaxed);
-        match made_of {
-            Some(bytes) => self.table.add(written, bytes).map_err(|source| self.failure(source)),
-            None => Ok(()),
-        }
+        let Some(end) = end else { return Ok(()) };
+        let open = self.open.as_mut().expect("looked at above");
+        open.end = end;
+        open.restore_end().map_err(|source| self.failure(source))
     }
 
     fn end(&mut self, tail: &[u8]) -> Result<(), WriteError> {
@@ -439,27 +453,28 @@ impl Writer {
             return Ok(());
         }
         if !tail.is_empty() {
-            self.write(tail)?;
+            self.write(&[], tail)?;
         }
-        let (end, durability) = (self.table.end(), self.durability);
+        let durability = self.durability;
         let open = self.open.as_mut().expect("looked at above");
+        let end = open.end;
         let (mut written, mut synced) = (Ok(()), Ok(()));
         self.watch.around(&mut || {
-            written = open.file.write_all(&end);
+            written = open.file.write_all(end.bytes());
             if written.is_ok() && durability != Durability::None {
                 synced = open.file.sync_all();
             }
         });
         if let Err(source) = written {
-            // A file that cannot be cut either ends within the table; the next recording completes it.
+            // A file that cannot be cut either ends early; the next recording completes it.
             let _uncut = open.cut(open.bytes);
             return Err(self.failure(source));
         }
         synced.map_err(|source| self.lost_by_sync(source))?;
         let mut open = self.open.take().expect("looked at above");
-        open.bytes += end.len() as u64;
+        open.bytes += end.bytes().len() as u64;
         self.store.set_open_bytes(open.bytes);
-        self.shared.bytes.fetch_add(end.len() as u64, Ordering::Relaxed);
+        self.shared.bytes.fetch_add(end.bytes().len() as u64, Ordering::Relaxed);
         if let Some(path) = open.complete_path.take() {
             match give_name(&open.file, &open.path, &path, self.is_ring()) {
                 Ok(Some(path)) => open.path = path,
@@ -525,7 +540,7 @@ impl Writer {
 
     /// Whether this many more bytes fit the budgets without removing a file.
     fn has_room(&self, bytes: u64) -> io::Result<bool> {
-        Ok(self.store.has_room_for(bytes + self.table.end_bytes(), self.free_bytes()?))
+        Ok(self.store.has_room_for(bytes + self.frame.end_bytes(), self.free_bytes()?))
     }
 
     /// The free bytes of the file system, if a budget needs them.
@@ -600,15 +615,29 @@ impl OpenFile {
     fn of(file: File, path: PathBuf, complete_path: Option<PathBuf>) -> Self {
         Self {
             is_in_memory: files::is_in_memory(&file),
+            is_replaceable: files::is_replaceable(&file),
             file,
             path,
             complete_path,
             bytes: 0,
+            end: FrameEnd::default(),
             packets: 0,
             lasting_packets: 0,
             is_name_lasting: false,
             dirty: None,
         }
+    }
+
+    /// Writes the end of a compressed file, so that it is complete, and returns to where the next page belongs.
+    fn restore_end(&mut self) -> io::Result<()> {
+        #[cfg(sabotage)]
+        if crate::sabotage::is("no-end-while-writing") {
+            return Ok(());
+        }
+        if self.is_replaceable && !self.end.bytes().is_empty() {
+            self.file.write_all_at(self.end.bytes(), self.bytes)?;
+        }
+        Ok(())
     }
 
     /// Truncates the file to this length.

@@ -21,16 +21,20 @@ pub enum ReadError {
     #[error("the savefile is empty")]
     Empty,
     /// The file is not a savefile.
-    #[error(
-        "neither pcapng nor pcap, compressed or not: it begins with {0:02x} {1:02x} {2:02x} {3:02x}",
-        magic[0], magic[1], magic[2], magic[3]
-    )]
+    #[error("{}", unknown_format(magic))]
     UnknownFormat {
         /// The file's first bytes.
         magic: [u8; 4],
     },
     /// The source could not be read or decompressed.
-    #[error("cannot continue reading at byte {offset} of the savefile")]
+    #[error(
+        "{}",
+        match source.kind() {
+            io::ErrorKind::UnexpectedEof =>
+                format!("the compressed savefile is truncated: its contents end after byte {offset}"),
+            _ => format!("cannot continue reading at byte {offset} of the savefile"),
+        }
+    )]
     Source {
         /// Offset of the block that could not be read.
         offset: u64,
@@ -60,4 +64,29 @@ pub enum ReadError {
         /// The fault.
         problem: String,
     },
+}
+
+/// The compressor of a file that begins with these bytes, and its program, if this crate does not read its files.
+fn compressor(magic: &[u8; 4]) -> Option<(&'static str, &'static str)> {
+    match magic {
+        [0x04, 0x22, 0x4d, 0x18] => Some(("LZ4", "lz4")),
+        [0xfd, b'7', b'z', b'X'] => Some(("xz", "xz")),
+        [b'B', b'Z', b'h', b'1'..=b'9'] => Some(("bzip2", "bzip2")),
+        _ => None,
+    }
+}
+
+/// What a file is that begins with these bytes, and is no savefile.
+fn unknown_format(magic: &[u8; 4]) -> String {
+    if let Some((name, program)) = compressor(magic) {
+        return format!(
+            "compressed by {name}, which wirecap does not read: {program} -dc FILE | wirecap ... -r -"
+        );
+    }
+    let [a, b, c, d] = magic;
+    let is_text = magic.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace());
+    let text = if is_text { ", which is text" } else { "" };
+    format!(
+        "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}{text}"
+    )
 }

@@ -40,6 +40,8 @@ mod element;
 mod encoding;
 mod error;
 mod fields;
+#[cfg(feature = "compressed")]
+pub mod paged;
 mod pcap;
 mod pcap_reader;
 mod pcapng;

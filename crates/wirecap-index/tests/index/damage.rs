@@ -234,6 +234,52 @@ fn an_index_that_cannot_be_written_is_not_reported_as_an_unreadable_segment() {
     assert!(matches!(error, EnsureError::Vanished), "{error:?}");
 }
 
+/// `zstd --zstd=wlog=20` of a pipe writes the head of a frame of pages, and no pages.
+#[test]
+fn a_frame_of_another_compressor_with_the_same_head_is_one_piece() {
+    let folder = tempfile::tempdir().unwrap();
+    let plain = recorded(folder.path(), "plain.pcapng", &traffic(0, 2000));
+    let path = folder.path().join("s.pcapng.zst");
+    let mut encoder = zstd::Encoder::new(fs::File::create(&path).unwrap(), 3).unwrap();
+    encoder.include_checksum(true).unwrap();
+    encoder.set_parameter(zstd::zstd_safe::CParameter::WindowLog(20)).unwrap();
+    std::io::copy(&mut fs::File::open(&plain).unwrap(), &mut encoder).unwrap();
+    encoder.finish().unwrap();
+    assert!(fs::read(&path).unwrap().starts_with(&wirecap_savefile::paged::HEAD));
+    let built = build(&path, &mut |_| true).unwrap();
+    write(&path, &built.index).unwrap();
+    let (found, plan, outcome) = find(from_ref(&path), query("host 10.0.0.3"));
+    assert_eq!(found, find(from_ref(&plain), query("host 10.0.0.3")).0);
+    assert!(!found.is_empty() && (plan.faulty, outcome.faulty) == (0, 0));
+}
+
+/// The checksum of a page detects a byte that was changed, also where the other pages are not read.
+#[test]
+fn a_changed_byte_in_a_page_is_reported_by_a_search_that_reads_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = recorded(folder.path(), "s.pcapng.zst", &traffic(0, 2000));
+    let mut bytes = fs::read(&path).unwrap();
+    // In the middle, and later than the file was found to be that of its index.
+    let mut query = query("");
+    let planned = plan(from_ref(&path), &mut query, &mut |_| true).unwrap();
+    let is_mark = |at: &usize| wirecap_savefile::paged::is_like_mark(&bytes[*at..*at + 16]);
+    let mark = (bytes.len() / 2..bytes.len() - 16).find(is_mark).unwrap();
+    bytes[mark + 3] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    let mut faults = Vec::new();
+    let outcome = planned.run(
+        &mut query,
+        &mut |note| {
+            if let Note::Faulty(_, error) = note {
+                faults.push(error.to_string());
+            }
+            true
+        },
+        &mut |_| Ok::<bool, wirecap_index::FindError>(true),
+    );
+    assert_eq!((faults.len(), outcome.unwrap().faulty), (1, 1), "one page is damaged: {faults:?}");
+}
+
 #[test]
 fn several_processes_write_the_same_index_one_after_the_other() {
     const WRITERS: usize = 4;

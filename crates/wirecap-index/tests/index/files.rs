@@ -1,11 +1,14 @@
-//! Segments as a recording writes them: a sequence of Zstandard frames, or of pages.
+//! Segments as a recording writes them: a sequence of pages, which are compressed or not.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use wirecap_filter::FilterRequest;
 use wirecap_index::{FindError, Outcome, Plan, Query, plan};
-use wirecap_savefile::{Format, Interface, LinkType, Reader, Record, Section, StreamSink, Timestamp, Writer};
+use wirecap_recorder::{CompressedSink, Compression};
+use wirecap_savefile::{
+    Format, Interface, LinkType, Reader, Record, Section, Sink, StreamSink, Timestamp, Writer,
+};
 
 /// A packet that owns its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +32,7 @@ pub(crate) fn head(format: Format, link_type: LinkType) -> Vec<u8> {
 }
 
 /// Writes the packets as a segment, which is compressed in pages of this many bytes if its name ends with
-/// .zst or .gz.
+/// .zst or .gz. A page is a frame, as earlier versions wrote it, if the name ends with .frames.zst.
 pub(crate) fn write_segment<'a>(
     path: &Path,
     packets: impl IntoIterator<Item = &'a Packet>,
@@ -41,8 +44,16 @@ pub(crate) fn write_segment<'a>(
         if name.contains(".pcap.") || name.ends_with(".pcap") { Format::Pcap } else { Format::Pcapng };
     let mut file = Vec::new();
     let mut page = head(format, link_type);
-    let end_page = |page: &mut Vec<u8>, file: &mut Vec<u8>| {
+    let mut pages = (name.ends_with(".zst") && !name.ends_with(".frames.zst")).then(|| {
+        let file = fs::File::create(path).unwrap();
+        CompressedSink::new(file, name.to_owned(), Compression::Zstandard).unwrap()
+    });
+    let mut end_page = |page: &mut Vec<u8>, file: &mut Vec<u8>| {
         let frame = match () {
+            () if pages.is_some() => {
+                pages.as_mut().unwrap().append(page).unwrap();
+                Vec::new()
+            }
             () if name.ends_with(".zst") => zstd::bulk::compress(page, 1).unwrap(),
             () if name.ends_with(".gz") => {
                 let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
@@ -68,7 +79,10 @@ pub(crate) fn write_segment<'a>(
     if !page.is_empty() {
         end_page(&mut page, &mut file);
     }
-    fs::write(path, file).unwrap();
+    match pages {
+        Some(mut pages) => pages.end().unwrap(),
+        None => fs::write(path, file).unwrap(),
+    }
 }
 
 /// All packets of a file up to its end or the first error.

@@ -12,7 +12,7 @@ use wirecap_savefile::LinkType;
 
 use crate::files::{Packet, find, ip_packet, packets_of, query, write_segment};
 
-const NAMES: [&str; 4] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcap.gz"];
+const NAMES: [&str; 5] = ["s.pcapng", "s.pcap", "s.pcapng.zst", "s.pcapng.frames.zst", "s.pcap.gz"];
 
 /// Sums of a flow in a time slice: packets, bytes, first and last time, TCP flags.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -169,7 +169,7 @@ fn find_selects_the_same_packets_as_tcpdump() {
     packets.retain(|packet| packet.nanos < 4_000_000_000_000_000_000);
     let mut segments = Vec::new();
     for (number, part) in packets.chunks(packets.len() / 12 + 1).enumerate() {
-        let kind = ["pcapng.zst", "pcap.zst", "pcapng", "pcap.gz"][number % 4];
+        let kind = ["pcapng.zst", "pcap.frames.zst", "pcapng", "pcap.gz"][number % 4];
         let path = folder.path().join(format!("s{number:02}.{kind}"));
         write_segment(&path, part, LinkType::ETHERNET, 32 << 10);
         assert!(matches!(ensure(&path, &mut |_| true).unwrap(), Ensured::Written { .. }));
