@@ -1,6 +1,6 @@
 //! `wirecap show`: decodes packets with an installed decoder.
 
-mod flags;
+pub(crate) mod flags;
 
 use std::env;
 use std::ffi::OsString;

@@ -29,7 +29,7 @@ pub(super) struct Flags {
 
 /// What becomes of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     /// The decoder's.
     Decode,
     /// The decoder's, with a value.
@@ -61,7 +61,7 @@ const NO_END: &str = "end show with -c COUNT or Ctrl-C; wirecap capture has cond
 const NO_MONITOR: &str = "set the interface to monitor mode with iw before";
 
 /// Letters by use; those with a value take the rest of the word or the next word.
-fn of_tcpdump(letter: char) -> Option<Use> {
+pub(crate) fn of_tcpdump(letter: char) -> Option<Use> {
     Some(match letter {
         'A' | 'b' | 'e' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v' | 'x'
         | 'X' | '#' => Use::Decode,
@@ -85,7 +85,8 @@ fn of_tcpdump(letter: char) -> Option<Use> {
     })
 }
 
-fn of_tcpdump_long(name: &str) -> Option<Use> {
+/// The same of the long flags, without `--`.
+pub(crate) fn of_tcpdump_long(name: &str) -> Option<Use> {
     Some(match name {
         "count"
         | "number"
