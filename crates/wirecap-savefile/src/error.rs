@@ -52,15 +52,28 @@ pub enum ReadError {
     },
 }
 
+/// Compressions that are not read, by the bytes that files of them begin with.
+const PROGRAMS: [(&[u8], &str); 2] = [(b"\xfd7zX", "xz"), (b"BZh", "bzip2")];
+
 impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Open { path, .. } => write!(f, "cannot open {}", path.display()),
             Self::Empty => write!(f, "the savefile is empty"),
-            Self::UnknownFormat { magic: [a, b, c, d] } => write!(
-                f,
-                "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
-            ),
+            Self::UnknownFormat { magic } => {
+                if let Some((_, program)) = PROGRAMS.iter().find(|(start, _)| magic.starts_with(start)) {
+                    return write!(f, "it is compressed by {program}: decompress it first, {program} -d");
+                }
+                let [a, b, c, d] = magic;
+                write!(
+                    f,
+                    "neither pcapng nor pcap, compressed or not: it begins with {a:02x} {b:02x} {c:02x} {d:02x}"
+                )?;
+                match magic.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) {
+                    true => f.write_str(", which is text"),
+                    false => Ok(()),
+                }
+            }
             Self::Source { offset, .. } => {
                 write!(f, "cannot continue reading at byte {offset} of the savefile")
             }

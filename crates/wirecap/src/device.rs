@@ -500,7 +500,15 @@ impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoSuchDevice { name, existing } => {
-                write!(f, "no interface {name} in this network namespace; there are: {}", existing.join(", "))
+                /// A host may have hundreds.
+                const NAMED_MAX: usize = 12;
+                let named =
+                    existing.iter().take(NAMED_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
+                write!(f, "no interface {name} in this network namespace; there are: {named}")?;
+                match existing.len().saturating_sub(NAMED_MAX) {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
             }
             Self::InvalidName { name, reason } => write!(f, "{name:?} cannot be an interface: {reason}"),
             Self::OtherNamespace { name } => {
