@@ -119,7 +119,7 @@ const HINTS: &[Hint] = &[
     Hint {
         commands: CAPTURES,
         flags: &["-B", "--buffer-size"],
-        instead: "use --buffer SIZE: 4M for -B 4096 of tcpdump, or -B 4 of dumpcap",
+        instead: "use --buffer SIZE: --buffer 4M for tcpdump's -B 4096, or dumpcap's -B 4",
     },
     Hint {
         commands: CAPTURES,

@@ -332,7 +332,8 @@ fn speed(text: &str) -> Result<f64, String> {
 /// `50k` and `50kpps` are frames, `100Mbps` and `100Mbit/s` bits.
 fn rate(text: &str) -> Result<Pace, String> {
     // A hundred million frames per second is not what it means to people who know other tools.
-    if text.ends_with(['M', 'G', 'm', 'g']) {
+    let number = text.strip_suffix(['M', 'G', 'm', 'g']);
+    if number.is_some_and(|number| number.parse::<f64>().is_ok()) {
         return Err(format!("frames or bits? expected {text}pps or {text}bps"));
     }
     let bits = ["bps", "bit/s", "bit"].iter().find_map(|unit| text.strip_suffix(unit));

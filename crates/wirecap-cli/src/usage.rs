@@ -219,6 +219,10 @@ fn reason(text: String) -> String {
 
 /// Whether two words differ so little that one is the other mistyped.
 fn is_close(one: &str, other: &str) -> bool {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("any-similar-option") {
+        return true;
+    }
     let (one, other) = (one.trim_start_matches('-'), other.trim_start_matches('-'));
     distance(one, other) <= 1 + one.len().min(other.len()) / 6
 }
