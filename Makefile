@@ -402,7 +402,7 @@ deps-duckdb:
 	@.ci/need python3:python3 pip3:python3-pip
 	@[ -d $(DUCKDB) ] || python3 -m pip install -q --no-deps --target $(DUCKDB) duckdb==1.4.4 || echo "continuing without DuckDB"
 deps-test: deps-build deps-demo deps-duckdb
-	@.ci/need git:git python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor nft:nftables
+	@.ci/need git:git python3:python3 tcpdump:tcpdump tshark:tshark capinfos:wireshark-common ethtool:ethtool bpftool:bpftool pcap-config:libpcap-dev nm:binutils setcap:libcap2-bin valgrind:valgrind g++:g++ pkg-config:pkgconf ping:iputils-ping iperf3:iperf3 /bin/kill:procps promtool:prometheus chromium-headless-shell:chromium-headless-shell systemd-analyze:systemd lspci:pciutils phc_ctl:linuxptp apparmor_parser:apparmor nft:nftables
 # Each is installed separately: the report lists those that cannot be installed as absent.
 deps-lab: deps-demo deps-dpdk
 	@for rival in tcpdump:tcpdump dumpcap:wireshark-common netsniff-ng:netsniff-ng stdbuf:coreutils; do \

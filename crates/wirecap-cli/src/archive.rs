@@ -32,7 +32,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let error = Command::new(&program).args(&arguments.words).exec();
     Err(Failure::Failed(match error.kind() {
         io::ErrorKind::NotFound => format!(
-            "{PROGRAM} is not installed: build it with make archive in the source of wirecap, and copy it to the directory of the command wirecap or to one in PATH"
+            "{PROGRAM} is not installed\nbuild it with make archive in the source of wirecap, and copy it to a directory in PATH"
         )
         .into(),
         _ => format!("cannot run {}: {error}", program.display()).into(),

@@ -1,25 +1,24 @@
 //! `wirecap` without a command, as one types tcpdump: with `-w` it captures, otherwise it shows packets.
+//!
+//! Which flags have a value is known from the flags of `wirecap capture`, and from the table of tcpdump's flags that `show` has.
 
 use std::ffi::OsString;
-use std::mem;
+
+use clap::{Arg, Command, CommandFactory};
+
+use crate::Cli;
+use crate::show::flags::{Use, of_tcpdump, of_tcpdump_long};
 
 /// Flags that ask `wirecap` itself, and are no flags of a capture.
 const OWN: [&str; 5] = ["-h", "--help", "-V", "--version", "-D"];
-/// Letters of tcpdump that change only what is printed. They have no effect beside `-w`.
-const PRINT_ONLY: &str = "AeHKNOStuxX#";
-/// The same of its long flags.
-const LONG_PRINT_ONLY: [&str; 5] =
-    ["--number", "--micro", "--nano", "--absolute-tcp-sequence-numbers", "--dont-verify-checksums"];
-/// Letters of tcpdump and of `wirecap capture` whose value is the rest of the word or the next word.
-const WITH_VALUE: &str = "aBbcCEfFGijMmQRrsTVwWyzZ";
 
 /// A word of the command line, or a part of it.
 #[derive(Debug)]
 enum Word {
-    /// `-n`, also as a part of `-nn`.
-    Letter(char),
-    /// `--write`, or `--write=FILE`.
-    Long(OsString),
+    /// A flag of `wirecap capture`, or an unknown one, as it was typed; of a word like `-nn`, each letter.
+    Flag(OsString),
+    /// A flag that only tcpdump has, what becomes of it, and its value.
+    Foreign(OsString, Use, Option<OsString>),
     /// A value, or a word of the filter.
     Other(OsString),
 }
@@ -34,95 +33,121 @@ pub(crate) fn with_command(arguments: Vec<OsString>) -> Vec<OsString> {
         return arguments;
     }
 
-    let divided = divide(words);
+    let commands = Cli::command();
+    let divided = divide(words, commands.find_subcommand("capture").expect("it is one of the commands"));
     let (command, words) = match divided.iter().any(Word::is_write) {
-        true => ("capture", of_capture(divided)),
+        true => ("capture", divided.into_iter().flat_map(Word::of_capture).collect()),
         false => ("show", words.to_vec()),
     };
     [program.clone(), command.into()].into_iter().chain(words).collect()
 }
 
-impl Word {
-    fn is_write(&self) -> bool {
-        match self {
-            Self::Letter(letter) => *letter == 'w',
-            Self::Long(word) => word.to_str().is_some_and(|word| word.split('=').next() == Some("--write")),
-            Self::Other(_) => false,
-        }
-    }
-}
-
 /// Divides `-nni eth1` into `-n`, `-n`, `-i` and its value. Words after `--` are no flags.
-fn divide(words: &[OsString]) -> Vec<Word> {
+fn divide(words: &[OsString], capture: &Command) -> Vec<Word> {
     let mut divided = Vec::new();
-    let mut words = words.iter();
+    let mut words = words.iter().cloned();
     while let Some(word) = words.next() {
-        let flag = word.to_str().and_then(|text| text.strip_prefix('-')).filter(|flag| !flag.is_empty());
-        let Some(letters) = flag else {
-            divided.push(Word::Other(word.clone()));
-            continue;
-        };
-        if letters == "-" {
-            divided.push(Word::Other(word.clone()));
-            divided.extend(words.by_ref().cloned().map(Word::Other));
-            continue;
-        }
-        if letters.starts_with('-') {
-            divided.push(Word::Long(word.clone()));
-            continue;
-        }
-
-        for (at, letter) in letters.char_indices() {
-            divided.push(Word::Letter(letter));
-            if WITH_VALUE.contains(letter) {
-                let rest = &letters[at + letter.len_utf8()..];
-                let value = Some(OsString::from(rest)).filter(|_| !rest.is_empty());
-                divided.extend(value.or_else(|| words.next().cloned()).map(Word::Other));
-                break;
-            }
+        let text = word.to_str().filter(|text| text.len() > 1).unwrap_or_default();
+        if text == "--" {
+            divided.push(Word::Other(word));
+            divided.extend(words.by_ref().map(Word::Other));
+        } else if let Some(long) = text.strip_prefix("--") {
+            let (name, value) = long
+                .split_once('=')
+                .map_or((long, None), |(name, value)| (name, Some(OsString::from(value))));
+            divided.push(match of_tcpdump_long(name).filter(|_| !has_long(capture, name)) {
+                Some(used) => {
+                    let next = if has_value(used) && value.is_none() { words.next() } else { None };
+                    Word::Foreign(word, used, value.or(next))
+                }
+                // A value in the next word does not begin with a hyphen, so it need not be known as one.
+                None => Word::Flag(word),
+            });
+        } else if let Some(letters) = text.strip_prefix('-') {
+            divide_letters(letters, capture, &mut words, &mut divided);
+        } else {
+            divided.push(Word::Other(word));
         }
     }
     divided
 }
 
-/// The words without flags that only print, and with the buffer's size as `wirecap capture` has it.
-fn of_capture(divided: Vec<Word>) -> Vec<OsString> {
-    let mut words = Vec::new();
-    let mut is_kibibytes = false;
-    for word in divided {
-        let is_size = mem::take(&mut is_kibibytes);
-        match word {
-            Word::Letter(letter) if PRINT_ONLY.contains(letter) => {}
-            Word::Letter('B') => {
-                is_kibibytes = true;
-                words.push("--buffer".into());
+/// Divides a word of several letters, the last of which may have a value.
+fn divide_letters(
+    letters: &str,
+    capture: &Command,
+    words: &mut impl Iterator<Item = OsString>,
+    divided: &mut Vec<Word>,
+) {
+    for (at, letter) in letters.char_indices() {
+        let flag = OsString::from(format!("-{letter}"));
+        let rest = &letters[at + letter.len_utf8()..];
+        let mut value = || if rest.is_empty() { words.next() } else { Some(rest.into()) };
+        let own = capture.get_arguments().find(|argument| argument.get_short() == Some(letter));
+        if let Some(own) = own {
+            divided.push(Word::Flag(flag));
+            if own.get_action().takes_values() {
+                divided.extend(value().map(Word::Other));
+                return;
             }
-            Word::Letter(letter) => words.push(format!("-{letter}").into()),
-            Word::Other(mut size) if is_size => {
-                size.push("K");
-                words.push(size);
+            continue;
+        }
+
+        match of_tcpdump(letter) {
+            Some(used) if has_value(used) => {
+                divided.push(Word::Foreign(flag, used, value()));
+                return;
             }
-            Word::Long(word) => words.extend(long_of_capture(word, &mut is_kibibytes)),
-            Word::Other(word) => words.push(word),
+            Some(used) => {
+                divided.push(Word::Foreign(flag, used, None));
+                if matches!(used, Use::No(_)) {
+                    // The command will be refused: the rest may be a value.
+                    return;
+                }
+            }
+            None => divided.push(Word::Flag(flag)),
         }
     }
-    words
 }
 
-/// A long flag of tcpdump as `wirecap capture` has it. Sets whether the next word is a size in KiB.
-fn long_of_capture(word: OsString, is_kibibytes: &mut bool) -> Vec<OsString> {
-    let text = word.to_str().unwrap_or_default();
-    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value)));
-    match (name, value) {
-        (name, _) if LONG_PRINT_ONLY.contains(&name) => Vec::new(),
-        ("--buffer-size", Some(size)) => vec!["--buffer".into(), format!("{size}K").into()],
-        ("--buffer-size", None) => {
-            *is_kibibytes = true;
-            vec!["--buffer".into()]
+fn has_long(capture: &Command, name: &str) -> bool {
+    let is_named = |argument: &Arg| {
+        argument.get_long() == Some(name)
+            || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&name))
+    };
+    capture.get_arguments().any(is_named)
+}
+
+fn has_value(used: Use) -> bool {
+    matches!(used, Use::DecodeValue | Use::CaptureValue(_) | Use::Buffer(_))
+}
+
+impl Word {
+    fn is_write(&self) -> bool {
+        let Self::Flag(flag) = self else { return false };
+        matches!(flag.to_str().and_then(|text| text.split('=').next()), Some("-w" | "--write"))
+    }
+
+    /// The words of `wirecap capture` for it: none for a flag that changes only what is printed.
+    fn of_capture(self) -> Vec<OsString> {
+        match self {
+            Self::Flag(word) | Self::Other(word) => vec![word],
+            // With this flag, tcpdump writes and prints.
+            Self::Foreign(flag, Use::Decode, _) if flag == "--print" => vec![flag],
+            Self::Foreign(_, Use::Decode | Use::DecodeValue | Use::Nothing, _) => Vec::new(),
+            Self::Foreign(_, Use::Capture(name), _) => vec![name.into()],
+            Self::Foreign(_, Use::CaptureValue(name), value) => {
+                std::iter::once(name.into()).chain(value).collect()
+            }
+            Self::Foreign(_, Use::Buffer(unit), value) => {
+                let size = value.map(|mut size| {
+                    size.push(unit);
+                    size
+                });
+                std::iter::once("--buffer".into()).chain(size).collect()
+            }
+            Self::Foreign(flag, _, value) => std::iter::once(flag).chain(value).collect(),
         }
-        ("--snapshot-length", Some(bytes)) => vec!["-s".into(), bytes.into()],
-        ("--snapshot-length", None) => vec!["-s".into()],
-        _ => vec![word],
     }
 }
 
@@ -151,6 +176,10 @@ mod tests {
             ("wirecap -i eth1 --number --nano -w f", "wirecap capture -i eth1 -w f"),
             ("wirecap --buffer-size 64 -i eth1 -w f", "wirecap capture --buffer 64K -i eth1 -w f"),
             ("wirecap --snapshot-length=96 -i eth1 -w f", "wirecap capture -s 96 -i eth1 -w f"),
+            ("wirecap -ni eth1 -E x -m /mib -w f", "wirecap capture -n -i eth1 -w f"),
+            ("wirecap -i eth1 -jhost_lowprec -w f", "wirecap capture -i eth1 -j -w f"),
+            ("wirecap -i eth1 -b filesize:9 -w f", "wirecap capture -i eth1 -b filesize:9 -w f"),
+            ("wirecap -i eth1 --print -w f", "wirecap capture -i eth1 --print -w f"),
             ("wirecap -i eth1 -c 5 -- -w", "wirecap show -i eth1 -c 5 -- -w"),
         ] {
             assert_eq!(command(line), meant);

@@ -238,7 +238,11 @@ pub(crate) fn release(arguments: &ReleaseArguments) -> Result<(), Failure> {
         let journal = if name.contains('/') { None } else { Some(Journal::open(&path)?) };
         match journal {
             Some(journal) if marked.contains(name) || !journal.is_empty() => journals.push((name, journal)),
-            _ => return Err(Failure::Failed(format!("{name} is not dedicated").into())),
+            _ => {
+                return Err(Failure::Failed(
+                    format!("{name} is not dedicated; wirecap devices lists the interfaces that are").into(),
+                ));
+            }
         }
     }
     journals.into_iter().try_for_each(|(name, journal)| release_one(name, journal))

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::process::ExitCode;
 
+use rustix::thread::{CapabilitySet, capabilities};
 use wirecap::filter::FilterError;
 use wirecap::{FilterChangeError, Ledger, OpenError};
 use wirecap_send::SetupError;
@@ -49,12 +50,19 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(message) => f.write_str(message),
-            Self::Failed(error) => f.write_str(&causes(&**error)),
+            Self::Failed(error) => f.write_str(&without_numbers(&causes(&**error))),
             Self::Told => f.write_str("another process failed"),
             Self::Lossy => f.write_str("packets were lost"),
             Self::Findings => f.write_str("there are findings"),
         }
     }
+}
+
+/// Without the numbers of the system's errors, which std writes behind their names.
+pub(crate) fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(')').map_or(part, |(_, rest)| rest))
 }
 
 impl From<OpenError> for Failure {
@@ -69,11 +77,39 @@ impl From<OpenError> for Failure {
             error if error.lacks_net_raw() => {
                 let program = env::current_exe().unwrap_or_else(|_| "wirecap".into());
                 let advice = format!("use sudo, or once: sudo setcap cap_net_raw=ep {}", program.display());
-                Self::Failed(format!("{}\n{advice}", causes(&error)).into())
+                // The kernel's reason says no more.
+                Self::Failed(format!("{error}\n{advice}").into())
+            }
+            OpenError::PoolTooLarge { .. } if !lacking_for_xdp().is_empty() => {
+                let lacking = lacking_for_xdp().join(", ");
+                let program = env::current_exe().unwrap_or_else(|_| "wirecap".into());
+                let advice = format!(
+                    "use sudo, or --engine packet, or once: sudo setcap \
+                     cap_net_raw,cap_net_admin,cap_bpf,cap_perfmon,cap_ipc_lock=ep {}",
+                    program.display()
+                );
+                Self::Failed(
+                    format!("the engine xdp needs rights that are missing: {lacking}\n{advice}").into(),
+                )
             }
             error => Self::Failed(error.into()),
         }
     }
+}
+
+/// Capabilities that the engine `xdp` needs beside more locked memory, and this process lacks.
+fn lacking_for_xdp() -> Vec<&'static str> {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("locked-memory-first") {
+        return Vec::new();
+    }
+    let needed = [
+        (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
+        (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
+        (CapabilitySet::BPF, "CAP_BPF"),
+    ];
+    let Ok(own) = capabilities(None).map(|sets| sets.effective) else { return Vec::new() };
+    needed.iter().filter(|(right, _)| !own.contains(*right)).map(|(_, name)| *name).collect()
 }
 
 impl From<SetupError> for Failure {
@@ -110,3 +146,14 @@ failed_from!(
     wirecap_send::SendError,
     serde_json::Error
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_have_no_numbers() {
+        let text = "cannot open x: No such file or directory (os error 2); tried y (os error 13) too";
+        assert_eq!(without_numbers(text), "cannot open x: No such file or directory; tried y too");
+    }
+}

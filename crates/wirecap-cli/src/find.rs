@@ -2,7 +2,9 @@
 
 mod places;
 
-use std::path::PathBuf;
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
@@ -14,7 +16,7 @@ use wirecap_recorder::{CompressedSink, Compression, format_of};
 use wirecap_units::clock;
 use wirecap_units::error::causes;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, without_numbers};
 use crate::output;
 use crate::progress::LiveLine;
 use crate::recording;
@@ -101,7 +103,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             output::check_open()?;
             output::refuse_terminal()?;
         }
-        false => output::check(&arguments.write, arguments.force)?,
+        false => {
+            refuse_input(&segments, &arguments.write)?;
+            output::check(&arguments.write, arguments.force)?;
+        }
     }
     let begun = Instant::now();
     let mut teller = Teller::new()?;
@@ -127,6 +132,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let name = arguments.write.display().to_string();
             found.write(CompressedSink::new(FileSink::into_file(sink), name, compression)?, format)
         }
+    }
+}
+
+/// A file cannot be read while it is overwritten.
+fn refuse_input(segments: &[PathBuf], written: &Path) -> Result<(), Failure> {
+    #[cfg(sabotage)]
+    if crate::sabotage::is("found-packets-over-their-source") {
+        return Ok(());
+    }
+    let Ok(output) = written.metadata() else { return Ok(()) };
+    let is_output = |metadata: Metadata| (metadata.dev(), metadata.ino()) == (output.dev(), output.ino());
+    match segments.iter().any(|segment| segment.metadata().is_ok_and(is_output)) {
+        true => {
+            let name = written.display();
+            Err(Failure::Usage(format!("{name} is one of the files that are read: write to another one")))
+        }
+        false => Ok(()),
     }
 }
 
@@ -252,7 +274,9 @@ impl Teller {
             )),
             Note::Faulty(path, error) => {
                 self.faulty += 1;
-                announce(&format!("{}: {}", path.display(), causes(*error)));
+                let (path, error) = (path.display().to_string(), without_numbers(&causes(*error)));
+                // An error of opening names the file itself.
+                announce(&if error.contains(&path) { error } else { format!("{path}: {error}") });
             }
         }
         !self.interruption.came()

@@ -1,9 +1,8 @@
 //! Flags of tcpdump and dumpcap: they work, or the error names the equivalent flag.
 
-use std::ffi::OsStr;
+use std::path::PathBuf;
 
-use clap::builder::{PathBufValueParser, StyledStr, TypedValueParser};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use clap::{ArgAction, Args};
 use wirecap::savefile::LinkType;
 use wirecap::{Capture, DEFAULT_SNAP_LEN};
@@ -65,8 +64,15 @@ impl Habits {
 }
 
 /// The file of `-r`: - is standard input.
-pub(crate) fn savefile() -> impl TypedValueParser<Value = std::path::PathBuf> {
-    PathBufValueParser::new().map(|path| if path.as_os_str() == "-" { "/dev/stdin".into() } else { path })
+pub(crate) fn savefile() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.is_dir() {
+        _ if path.as_os_str() == "-" => Ok("/dev/stdin".into()),
+        true => Err(format!(
+            "it is a directory; wirecap find {} -w FILE joins the recordings in it",
+            path.display()
+        )),
+        false => Ok(path),
+    })
 }
 
 /// The number of `-s`: 0 is the default.
@@ -74,68 +80,214 @@ pub(crate) fn snap_len() -> impl TypedValueParser<Value = u32> {
     clap::value_parser!(u32).map(|bytes| if bytes == 0 { DEFAULT_SNAP_LEN } else { bytes })
 }
 
-/// Unsupported flags, and their replacements.
-const HINTS: [(&str, &str); 6] = [
-    (
-        "AeKNOStuvXx#",
-        "capture does not print packets; use `wirecap show -i DEV -e -v`, with tcpdump's own flags",
-    ),
-    (
-        "B",
-        "use `--buffer SIZE`, the memory of all rings: `--buffer 4M` for tcpdump's -B 4096 and dumpcap's -B 4",
-    ),
-    ("I", "set the interface to monitor mode with iw(8) first"),
-    ("L", "each interface has one link layer, which is used"),
-    ("P", "use `--format pcap`, or a file name that ends in .pcap"),
-    ("jJ", "use `--timestamp packet`, `batch` or `hardware`"),
+/// Flags that a command does not have, and what to use instead.
+struct Hint {
+    commands: &'static [&'static str],
+    flags: &'static [&'static str],
+    instead: &'static str,
+}
+
+/// The commands that accept flags of tcpdump and dumpcap.
+const CAPTURES: &[&str] = &["capture", "count", "profile", "handle"];
+
+const HINTS: &[Hint] = &[
+    Hint {
+        commands: &["capture"],
+        flags: &["-A", "-e", "-K", "-N", "-O", "-S", "-t", "-u", "-X", "-x", "-#", "-H"],
+        instead: "capture does not print packets; wirecap show -i DEV does, with tcpdump's flags",
+    },
+    Hint {
+        commands: &["count", "profile", "stats"],
+        flags: &["-A", "-e", "-K", "-N", "-O", "-S", "-t", "-u", "-v", "-X", "-x", "-#", "-H"],
+        instead: "to see packets: wirecap show -i DEV, with tcpdump's flags",
+    },
+    Hint {
+        commands: &["capture", "count", "profile", "handle", "stats"],
+        flags: &["-Y", "--display-filter", "-V", "-2", "-E"],
+        instead: "to decode with tshark: wirecap show -i DEV --with tshark -Y FILTER; to capture: pcap-filter(7)",
+    },
+    Hint {
+        commands: &["capture"],
+        flags: &["-k"],
+        instead: "into Wireshark: wirecap capture -i DEV -U -w - | wireshark -k -i -",
+    },
+    Hint {
+        commands: &["capture"],
+        flags: &["--print"],
+        instead: "to write and print: wirecap capture -i DEV -U -w - | tee FILE | wirecap show -r -",
+    },
+    Hint {
+        commands: CAPTURES,
+        flags: &["-B", "--buffer-size"],
+        instead: "use --buffer SIZE: --buffer 4M for tcpdump's -B 4096, or dumpcap's -B 4",
+    },
+    Hint {
+        commands: CAPTURES,
+        flags: &["-I", "--monitor-mode"],
+        instead: "set the interface to monitor mode with iw(8) first",
+    },
+    Hint {
+        commands: CAPTURES,
+        flags: &["-L", "--list-data-link-types"],
+        instead: "each interface has one link layer, which is used; wirecap devices lists interfaces",
+    },
+    Hint {
+        commands: &["capture"],
+        flags: &["-P"],
+        instead: "use --format pcap, or a file name that ends in .pcap",
+    },
+    Hint {
+        commands: CAPTURES,
+        flags: &["-j", "-J", "--time-stamp-type", "--time-stamp-precision", "--list-time-stamp-types"],
+        instead: "use --timestamp packet, batch or hardware; files have nanoseconds",
+    },
+    Hint {
+        commands: &["capture"],
+        flags: &["--workers", "--threads"],
+        instead: "capture has one worker; wirecap count and wirecap handle have --workers",
+    },
+    Hint { commands: &["count", "handle"], flags: &["--threads"], instead: "use --workers N" },
+    Hint { commands: CAPTURES, flags: &["-g", "--cpu"], instead: "to choose CPUs: --pin 0,2-3" },
+    Hint {
+        commands: &["capture"],
+        flags: &["--compress", "--compress-type", "--gzip", "--zstd"],
+        instead: "the extension of the file compresses: -w FILE.pcapng.gz, or .zst",
+    },
+    Hint {
+        commands: &["capture"],
+        flags: &["--ring-buffer"],
+        instead: "use -b: -b filesize:100000 -b files:10",
+    },
+    Hint { commands: &["capture"], flags: &["--autostop"], instead: "use -a: -a duration:60" },
+    Hint {
+        commands: &["capture", "find", "generate"],
+        flags: &["-o", "--output", "--out", "--outfile", "--file"],
+        instead: "use -w FILE",
+    },
+    Hint {
+        commands: &["capture", "count", "profile", "handle", "stats", "show", "replay", "generate"],
+        flags: &["--device", "--dev", "--iface", "--intf", "--intf1"],
+        instead: "use -i DEV",
+    },
+    Hint {
+        commands: &["capture", "count", "profile", "handle", "stats", "replay", "generate", "forward"],
+        flags: &["--seconds", "--time", "--timeout"],
+        instead: "use --duration TIME: --duration 10s",
+    },
+    Hint {
+        commands: &["capture", "count", "profile", "handle", "stats"],
+        flags: &["--packets", "--limit"],
+        instead: "use -c PACKETS",
+    },
+    Hint {
+        commands: &["count", "profile", "handle", "stats", "show"],
+        flags: &["-w", "--write"],
+        instead: "to record: wirecap capture -i DEV -w FILE",
+    },
+    Hint {
+        commands: &["find"],
+        flags: &["-r", "--read"],
+        instead: "name files without a flag: wirecap find FILE FILTER",
+    },
+    Hint {
+        commands: &["find"],
+        flags: &["-i", "--interface"],
+        instead: "find reads recordings; to record: wirecap capture -i DEV -w FILE",
+    },
+    Hint {
+        commands: &["find"],
+        flags: &["-n", "-v", "-e", "-A", "-X", "-x", "-q", "-t", "-Y"],
+        instead: "to see what it finds: wirecap find FILE FILTER | wirecap show -r -, with tcpdump's flags",
+    },
+    Hint {
+        commands: &["find"],
+        flags: &["-c"],
+        instead: "for the first ones: wirecap find FILE FILTER | wirecap capture -r - -c 5 -w FILE",
+    },
+    Hint {
+        commands: &["find"],
+        flags: &["-F"],
+        instead: "the extension selects the format: -w FILE.pcap, otherwise pcapng",
+    },
+    Hint { commands: &["find"], flags: &["-a"], instead: "find writes all packets in the order of time" },
+    Hint {
+        commands: &["replay"],
+        flags: &["-r", "-f", "--read", "--file"],
+        instead: "name the file without a flag: wirecap replay FILE -i DEV",
+    },
+    Hint {
+        commands: &["replay"],
+        flags: &["-M", "--mbps"],
+        instead: "use --rate with a unit: --rate 100Mbps",
+    },
+    Hint {
+        commands: &["replay"],
+        flags: &["-p", "--pps"],
+        instead: "use --rate with a unit: --rate 1000pps",
+    },
+    Hint { commands: &["replay"], flags: &["-L", "--limit"], instead: "use -c FRAMES" },
+    Hint {
+        commands: &["replay"],
+        flags: &["-K", "--preload-pcap"],
+        instead: "--top reads files of up to 1 GiB into memory first",
+    },
+    Hint {
+        commands: &["generate"],
+        flags: &["-p", "--pps"],
+        instead: "use --rate FRAMES, per second: --rate 10k",
+    },
+    Hint { commands: &["generate"], flags: &["-n", "--packets", "--frames"], instead: "use -c FRAMES" },
+    Hint {
+        commands: &["generate"],
+        flags: &["-r", "--read"],
+        instead: "to send a file: wirecap replay FILE -i DEV",
+    },
+    Hint {
+        commands: &["forward"],
+        flags: &["-i", "--interface"],
+        instead: "name the two interfaces without -i: wirecap forward eth1 eth2",
+    },
+    Hint { commands: &["forward"], flags: &["-w", "--write"], instead: "use --mirror FILE" },
 ];
 
 /// What people call commands, and the commands that do it.
-const MEANINGS: [(&[&str], &str); 11] = [
-    (&["record", "save", "write", "sniff", "tcpdump", "dumpcap"], "capture -i DEV -w FILE"),
+const MEANINGS: &[(&[&str], &str)] = &[
+    (&["tcpdump"], "-i DEV` or `wirecap -r FILE"),
+    (&["record", "save", "write", "sniff", "dumpcap", "start"], "capture -i DEV -w FILE"),
     (&["dump", "print", "read", "decode", "view", "tshark", "live"], "show -i DEV` or `wirecap show -r FILE"),
-    (&["merge", "mergecap", "search", "grep", "slice"], "find DIR -w FILE"),
+    (&["merge", "mergecap"], "find FILE FILE -w FILE"),
+    (&["search", "grep", "slice", "extract"], "find FILE FILTER -w FILE"),
     (&["convert", "editcap", "export", "compress"], "capture -r FILE -w FILE"),
-    (&["bridge", "copy", "mirror"], "forward IN OUT"),
-    (&["send", "blast", "pktgen"], "generate"),
-    (&["play", "tcpreplay", "resend"], "replay"),
+    (&["bridge", "copy", "mirror"], "forward DEV DEV"),
+    (&["send", "blast", "pktgen"], "generate -i DEV"),
+    (&["play", "tcpreplay", "resend"], "replay FILE -i DEV"),
     (&["interfaces", "ifaces", "list", "nics", "ports"], "devices"),
     (&["check", "diagnose", "verify", "tune"], "doctor"),
     (&["capinfos", "summary", "info", "statistics"], "stats FILE"),
-    (&["kill", "end", "quit"], "stop"),
+    (&["monitor", "watch"], "top"),
+    (&["kill", "end", "quit"], "stop NAME"),
 ];
 
-/// Replaces the suggestion of a command with a similar spelling by one with the same meaning.
-pub(crate) fn with_command(mut error: clap::Error, typed: &OsStr) -> clap::Error {
-    let meant = typed.to_str().map(str::to_lowercase);
-    let meant = meant.and_then(|typed| MEANINGS.iter().find(|(names, _)| names.contains(&typed.as_str())));
-    if let Some((_, command)) = meant {
-        error.remove(ContextKind::SuggestedSubcommand);
-        let hint = vec![StyledStr::from(format!("use `wirecap {command}`"))];
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hint));
-    }
-    error
+/// What does what people expect of a command that does not exist.
+pub(crate) fn meaning(typed: &str) -> Option<&'static str> {
+    let typed = typed.to_lowercase();
+    let found = MEANINGS.iter().find(|(names, _)| names.contains(&typed.as_str()));
+    found.map(|(_, command)| *command)
 }
 
-/// Adds the replacement to the error about an unsupported flag of tcpdump or dumpcap.
-pub(crate) fn with_hint(mut error: clap::Error) -> clap::Error {
-    let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) else { return error };
-    let flag = argument.strip_prefix('-').and_then(|flags| flags.chars().next());
-    let hint = HINTS.iter().find(|(flags, _)| flag.is_some_and(|flag| flags.contains(flag)));
-    if error.kind() == ErrorKind::UnknownArgument
-        && let Some((_, hint)) = hint
-    {
-        let hint = vec![StyledStr::from(*hint)];
-        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(hint));
-    }
-    error
+/// What to use instead of a flag that a command does not have.
+pub(crate) fn hint(command: &str, flag: &str) -> Option<&'static str> {
+    let flag = flag.split('=').next()?;
+    let found = HINTS.iter().find(|hint| hint.commands.contains(&command) && hint.flags.contains(&flag));
+    found.map(|hint| hint.instead)
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
+    use clap::{CommandFactory, Parser};
 
     use super::*;
+    use crate::Cli;
 
     #[derive(Debug, Parser)]
     struct Command {
@@ -163,42 +315,32 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_exist_is_suggested_by_meaning() {
-        let command = clap::Command::new("wirecap")
-            .subcommands(["capture", "reload", "find", "show", "forward"].map(clap::Command::new));
-        let error = |typed: &str| {
-            let error = command
-                .clone()
-                .subcommand_required(true)
-                .try_get_matches_from(["wirecap", typed])
-                .unwrap_err();
-            with_command(error, OsStr::new(typed)).to_string()
-        };
-        for (typed, hint) in [
-            ("record", "use `wirecap capture -i DEV -w FILE`"),
-            ("dump", "use `wirecap show -i DEV`"),
-            ("merge", "use `wirecap find DIR -w FILE`"),
-            ("Bridge", "use `wirecap forward IN OUT`"),
-        ] {
-            let error = error(typed);
-            assert!(error.contains(hint) && !error.contains("similar"), "{error}");
+    fn a_hint_is_for_a_flag_or_a_command_that_does_not_exist() {
+        let commands = Cli::command();
+        for (names, meant) in MEANINGS {
+            assert!(names.iter().all(|name| commands.find_subcommand(name).is_none()), "{names:?}");
+            let first = meant.split(' ').next().unwrap();
+            assert!(first == "-i" || commands.find_subcommand(first).is_some(), "{meant}");
         }
-        assert!(error("captur").contains("'capture'"), "{}", error("captur"));
+        for Hint { commands: names, flags, .. } in HINTS {
+            for command in names.iter().map(|name| commands.find_subcommand(name).unwrap()) {
+                let has = |flag: &str| {
+                    command.get_arguments().any(|argument| match flag.strip_prefix("--") {
+                        Some(long) => argument.get_long() == Some(long),
+                        None => argument.get_short() == flag.chars().nth(1),
+                    })
+                };
+                assert_eq!(flags.iter().find(|flag| has(flag)), None, "{}", command.get_name());
+            }
+        }
     }
 
     #[test]
-    fn flags_that_are_not_taken_have_a_hint() {
-        for (line, words) in [
-            ("-e", "wirecap show"),
-            ("-B 4096", "--buffer 4M"),
-            ("-I", "monitor mode"),
-            ("-P", "--format pcap"),
-            ("-j host", "--timestamp packet"),
-        ] {
-            let error = with_hint(parse(line).unwrap_err()).to_string();
-            assert!(error.contains(words), "{line}: {error}");
-        }
-        let other = with_hint(parse("--frobnicate").unwrap_err()).to_string();
-        assert!(!other.contains("wirecap show"), "{other}");
+    fn hints_are_by_meaning() {
+        assert_eq!(meaning("Bridge"), Some("forward DEV DEV"));
+        assert_eq!(meaning("reload"), None);
+        assert_eq!(hint("replay", "--mbps=5"), Some("use --rate with a unit: --rate 100Mbps"));
+        assert_eq!(hint("capture", "--mbps"), None);
+        assert!(hint("capture", "-e").unwrap().contains("wirecap show"));
     }
 }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::find::{Teller, places_and_filter};
 use crate::output;
 use crate::screen::announce;
-use crate::size::human_bytes;
+use crate::size::{count_of, human_bytes};
 
 /// Write missing or damaged indexes of recordings
 ///
@@ -79,7 +79,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     }
     teller.live.clear();
     let being_written = if open > 0 { format!(", {open} not complete") } else { String::new() };
-    announce(&format!("{written} indexes written, {there} existed, {faulty} files failed{being_written}"));
+    announce(&format!(
+        "{} written, {there} existed, {} failed{being_written}",
+        count_of(written, "index", "indexes"),
+        count_of(faulty as u64, "file", "files")
+    ));
     teller.outcome()
 }
 

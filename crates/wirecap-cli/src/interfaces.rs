@@ -68,6 +68,15 @@ impl FromArgMatches for Interfaces {
                            end, without -f";
             return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
         }
+        let words = matches.try_get_raw("words").ok().flatten().map_or(0, Iterator::count);
+        if words > 0 && !names.is_empty() && filters.own.iter().all(Option::is_some) {
+            let message =
+                "each -i has its own -f, so the filter at the end has no interface: join them with and";
+            return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+        }
+        if let Some((_, name)) = names.iter().find(|(_, name)| interface_of(name).contains([',', ':'])) {
+            return Err(clap::Error::raw(ErrorKind::InvalidValue, advice(name)));
+        }
         // Only `auto` selects an engine for each interface.
         let engine = matches.try_get_raw("engine").ok().flatten().and_then(Iterator::last);
         let is_auto = engine.is_none_or(|engine| engine == "auto");
@@ -96,6 +105,13 @@ impl FromArgMatches for Interfaces {
         *self = Self::from_arg_matches(matches)?;
         Ok(())
     }
+}
+
+/// What to type instead of `eth1,eth2` or `zc:eth1`, which are no interfaces here.
+fn advice(typed: &str) -> String {
+    let names = typed.split(',').map(|name| name.rsplit(':').next().unwrap_or(name));
+    let names: Vec<String> = names.filter(|name| !name.is_empty()).map(|name| format!("-i {name}")).collect();
+    format!("-i {typed} is not an interface\nuse: {}", names.join(" "))
 }
 
 /// The name of an interface without its queues.

@@ -53,6 +53,7 @@ mod stats;
 mod svg;
 mod threads;
 mod top;
+mod usage;
 mod weight;
 
 use std::ffi::OsString;
@@ -126,9 +127,14 @@ enum Command {
 }
 
 /// Prints clap's output instead of running a command: help, the version, or an error.
-fn said(text: &clap::Error) -> ExitCode {
+fn said(text: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    let is_help = text.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if text.use_stderr() && !is_help {
+        eprintln!("wirecap: {}", usage::explained(text, arguments));
+        return ExitCode::from(text.exit_code() as u8);
+    }
     let shown = text.print().and_then(|()| io::stdout().flush());
-    let printed = if text.use_stderr() { Ok(()) } else { output::printed(shown) };
+    let printed = if is_help { Ok(()) } else { output::printed(shown) };
     match printed {
         Ok(()) => ExitCode::from(text.exit_code() as u8),
         Err(failure) => {
@@ -161,17 +167,6 @@ fn parse(arguments: &[OsString]) -> Result<Cli, Unparsed> {
     Cli::from_arg_matches(&matches).map_err(Unparsed::Text)
 }
 
-/// Commands that accept tcpdump's flags name the replacement of unsupported ones; for a command that does not exist, the error names
-/// the one that does what its name says.
-fn with_hint(error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    let captures = ["capture", "count", "profile", "handle"];
-    match arguments.get(1) {
-        Some(command) if captures.iter().any(|name| command == *name) => habits::with_hint(error),
-        Some(command) if error.kind() == ErrorKind::InvalidSubcommand => habits::with_command(error, command),
-        _ => error,
-    }
-}
-
 /// The command, with the arguments of this process.
 pub fn main() -> ExitCode {
     if let Err(error) = signals::survive() {
@@ -182,7 +177,7 @@ pub fn main() -> ExitCode {
     let arguments = bare::with_command(std::env::args_os().collect());
     let command = match parse(&arguments) {
         Ok(cli) => cli.command,
-        Err(Unparsed::Text(text)) => return said(&with_hint(text, &arguments)),
+        Err(Unparsed::Text(text)) => return said(&text, &arguments),
         Err(Unparsed::File(failure)) => {
             eprintln!("wirecap: {failure}");
             return failure.exit_code();
@@ -240,7 +235,7 @@ fn run(command: Command) -> Result<(), Failure> {
 
 /// Captures with these arguments until Wireshark stops reading: unread packets are then no loss.
 fn capture_for_wireshark(words: &[OsString]) -> Result<(), Failure> {
-    let cli = Cli::try_parse_from(words).map_err(|text| Failure::Usage(text.to_string()))?;
+    let cli = Cli::try_parse_from(words).map_err(|text| Failure::Usage(usage::explained(&text, words)))?;
     match run(cli.command) {
         Err(Failure::Lossy) if signals::end_asked_for() => Ok(()),
         outcome => outcome,

@@ -104,7 +104,7 @@ pub(crate) struct EngineOptions {
     /// Buffer memory for all rings together, instead of R: 512M, 2G
     ///
     /// Units are powers of 1,024: 512M is 512 MiB.
-    #[arg(long, value_name = "SIZE", value_parser = size::bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = buffer_bytes)]
     buffer: Option<u64>,
 
     /// T: advanced mode; workers help rings that are fuller than T percent
@@ -176,6 +176,17 @@ impl From<DirectionName> for Direction {
             DirectionName::Out => Self::Out,
             DirectionName::InOut => Self::InOut,
         }
+    }
+}
+
+/// The size of the buffers. A small number is one of another unit.
+fn buffer_bytes(text: &str) -> Result<u64, String> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    match size::bytes(text)? {
+        bytes if is_number && bytes < 65_536 => {
+            Err(format!("{bytes} bytes are too few; with a unit: {text}M"))
+        }
+        bytes => Ok(bytes),
     }
 }
 

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use wirecap::savefile::{FileSink, WriteError};
 use wirecap_units::output;
 pub(crate) use wirecap_units::output::is_standard_output;
@@ -89,7 +90,14 @@ pub(crate) fn check_directory(path: &Path) -> Result<(), Failure> {
         return problem(format!("{} is a directory; name a file in it", path.display()));
     }
     match fs::metadata(directory) {
-        Ok(metadata) if metadata.is_dir() => Ok(()),
+        Ok(metadata) if metadata.is_dir() => {
+            let may_create = accessat(CWD, directory, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+            match path.exists() {
+                // Its own permissions decide.
+                true => Ok(()),
+                false => may_create.map_err(|error| cannot_write(path, &error.into())),
+            }
+        }
         Ok(_) => problem(format!("{} is not a directory", directory.display())),
         Err(error) => problem(format!("cannot write to directory {}: {error}", directory.display())),
     }

@@ -24,6 +24,7 @@ use wirecap_send::recording::{Cut, Reading, Recording, Settings};
 use wirecap_send::{Counters, Interface, Namespace, SetupError};
 
 use crate::failure::Failure;
+use crate::habits::savefile;
 use crate::output;
 use crate::sending::{
     Fate, PlayReport, SpreadOptions, Via, Watch, check_queues, find, mac, takes_xdp_frames,
@@ -38,7 +39,8 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("pace").args(["speed", "rate", "top"])))]
 pub(crate) struct Arguments {
-    /// The savefile: pcapng or pcap, plain, gzip or Zstandard; /dev/stdin for a pipe
+    /// The savefile: pcapng or pcap, plain, gzip or Zstandard; - is stdin
+    #[arg(value_parser = savefile())]
     file: PathBuf,
 
     /// Interface to send on
@@ -329,6 +331,11 @@ fn speed(text: &str) -> Result<f64, String> {
 
 /// `50k` and `50kpps` are frames, `100Mbps` and `100Mbit/s` bits.
 fn rate(text: &str) -> Result<Pace, String> {
+    // A hundred million frames per second is not what it means to people who know other tools.
+    let number = text.strip_suffix(['M', 'G', 'm', 'g']);
+    if number.is_some_and(|number| number.parse::<f64>().is_ok()) {
+        return Err(format!("frames or bits? expected {text}pps or {text}bps"));
+    }
     let bits = ["bps", "bit/s", "bit"].iter().find_map(|unit| text.strip_suffix(unit));
     match bits {
         Some(number) => size::rate(number).map(Pace::BitsPerSecond),
@@ -345,14 +352,14 @@ mod tests {
         for (text, pace) in [
             ("500", Pace::FramesPerSecond(500)),
             ("50kpps", Pace::FramesPerSecond(50_000)),
-            ("1.5M", Pace::FramesPerSecond(1_500_000)),
+            ("1.5Mpps", Pace::FramesPerSecond(1_500_000)),
             ("100Mbps", Pace::BitsPerSecond(100_000_000)),
             ("1Gbit/s", Pace::BitsPerSecond(1_000_000_000)),
             ("9600bit", Pace::BitsPerSecond(9_600)),
         ] {
             assert_eq!(rate(text), Ok(pace));
         }
-        for bad in ["", "pps", "kbps", "0", "-1", "1Xbps"] {
+        for bad in ["", "pps", "kbps", "0", "-1", "1Xbps", "100M", "1G"] {
             assert!(rate(bad).is_err(), "{bad:?} was taken");
         }
     }

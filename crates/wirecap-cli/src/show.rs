@@ -1,12 +1,13 @@
 //! `wirecap show`: decodes packets with an installed decoder.
 
-mod flags;
+pub(crate) mod flags;
 
 use std::env;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -15,12 +16,16 @@ use std::thread;
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+
+use wirecap::device::Device;
+use wirecap::filter::{FilterError, FilterRequest};
+use wirecap::savefile::{LinkType, Reader};
 
 use crate::failure::Failure;
 use crate::signals::Interruption;
 use crate::sink;
-use flags::Flags;
+use flags::{Flags, Refused};
 
 /// Decode packets, live or from a file, with tcpdump or tshark
 ///
@@ -121,13 +126,17 @@ impl Source {
             && let Some(first) = flags.first_word
             && Path::new(&flags.of_decoder[first]).metadata().is_ok_and(|metadata| !metadata.is_dir())
         {
+            flags.words.remove(0);
             named.push(Self::File(flags.of_decoder.remove(first).into()));
         }
-        let source = named.pop().ok_or_else(|| {
-            Failure::Usage(
-                "name an interface, -i DEV (wirecap devices lists them), or a file, -r FILE".to_owned(),
-            )
-        })?;
+        let source = named.pop().ok_or_else(|| Failure::Usage(unnamed(&flags.words)))?;
+        if let Self::File(file) = &source
+            && file.is_dir()
+        {
+            let name = file.display();
+            let text = format!("{name} is a directory: wirecap find {name} | wirecap show -r -");
+            return Err(Failure::Usage(text));
+        }
 
         match (&source, &flags.live_only) {
             (Self::File(_), Some(flag)) => {
@@ -145,10 +154,81 @@ impl Source {
     }
 }
 
+/// What to type instead of these words, which name neither an interface nor a file.
+fn unnamed(words: &[OsString]) -> String {
+    let word = words.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+    match &*word {
+        "" => {}
+        name if Device::find(name).is_ok() => {
+            return format!("{name} is an interface: wirecap show -i {name}");
+        }
+        name if Path::new(name).is_dir() => {
+            return format!("{name} is a directory: wirecap find {name} | wirecap show -r -");
+        }
+        name if name.contains(['/', '.']) => return format!("{name}: no such file or directory"),
+        _ => {}
+    }
+    "name an interface, -i DEV (wirecap devices lists them), or a file, -r FILE".to_owned()
+}
+
+/// Why a flag is rejected, with the command that has it.
+fn explained(refused: Refused) -> Failure {
+    Failure::Usage(match refused {
+        Refused::Text(text) => text,
+        Refused::OfOther(flag, other) => {
+            let words = env::args_os().skip(1);
+            let words = words.enumerate().filter(|(place, word)| *place > 0 || word != "show");
+            let words: Vec<String> = words.map(|(_, word)| quoted(&word.to_string_lossy())).collect();
+            let program = other.program();
+            format!(
+                "{flag} is an option of {program}\nuse: wirecap show --with {program} {}",
+                words.join(" ")
+            )
+        }
+    })
+}
+
+/// A word as a shell reads it.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:,@=%+".contains(c);
+    match !word.is_empty() && word.chars().all(is_plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// Finds what is wrong with the filter before packets are captured for tcpdump, which would reject it.
+fn check_filter(source: &Source, flags: &Flags) -> Result<(), Failure> {
+    if let Some(file) = &flags.filter_file {
+        let failed = |error| Failure::Failed(format!("cannot read {}: {error}", file.display()).into());
+        return File::open(file).map(|_| ()).map_err(failed);
+    }
+    let link_type = match source {
+        Source::Interface(name) if name == "any" => LinkType::ETHERNET,
+        Source::Interface(name) => match Device::find(name.split('@').next().unwrap_or(name)) {
+            Ok(device) => device.savefile_link_type(),
+            Err(_) => return Ok(()),
+        },
+        Source::File(_) if source.is_standard_input() => return Ok(()),
+        Source::File(file) => match Reader::open(file).map(|reader| reader.interfaces().first().cloned()) {
+            Ok(Some(interface)) => interface.link_type,
+            _ => return Ok(()),
+        },
+    };
+    let words: Vec<_> = flags.words.iter().map(|word| word.to_string_lossy()).collect();
+    match FilterRequest::from(words.join(" ")).compile_for_file(link_type) {
+        Err(error @ FilterError::Expression { .. }) => Err(Failure::Usage(error.to_string())),
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let (decoder, program) = Decoder::installed(arguments.with)?;
-    let mut flags = Flags::divide(decoder, &arguments.flags).map_err(Failure::Usage)?;
+    let mut flags = Flags::divide(decoder, &arguments.flags).map_err(explained)?;
     let source = Source::of(arguments, &mut flags)?;
+    if decoder == Decoder::Tcpdump {
+        check_filter(&source, &flags)?;
+    }
     if let (Some(own), Some(other)) = (&arguments.filter, &flags.filter) {
         return Err(Failure::Usage(format!("two filters: {own:?} and {other:?}; join them with and")));
     }
@@ -196,6 +276,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         // A line for each packet, when it arrives.
         decoding.arg("-l");
     }
+    if !is_direct {
+        // Ctrl-C ends the capture, and the decoder shows the rest: tcpdump would complain about the interrupted read.
+        decoding.process_group(0);
+    }
     let mut decoding = decoding.args(&flags.of_decoder).spawn().map_err(failed)?;
     begin_with(&decoding);
     let status = decoding.wait()?;
@@ -242,6 +326,13 @@ fn packets(
         Source::File(file) => {
             capture.arg("-r").arg(file).stdin(Stdio::null());
         }
+    }
+    if matches!(source, Source::Interface(_))
+        && !geteuid().is_root()
+        && env::var_os("WIRECAP_CONTROL_DIR").is_none()
+    {
+        // Only root has one by default, and who looks at packets does not miss it.
+        capture.arg("--no-control");
     }
     capture.args(&flags.of_capture);
     if let Some(engine) = engine {

@@ -193,7 +193,7 @@ fn what_cannot_be_dedicated_is_refused_and_nothing_is_changed() {
     host.wirecap(&["dedicate", "lo"]).refused(1, &["lo cannot be dedicated", "loopback"]);
     host.wirecap(&["dedicate", "span1", "none0"]).refused(1, &["no interface none0", "span1"]);
     host.wirecap(&["release", "../span1"]).refused(1, &["is not dedicated"]);
-    host.wirecap(&["dedicate"]).refused(2, &["<IF>"]);
+    host.wirecap(&["dedicate"]).refused(2, &["dedicate needs IF"]);
     wirecap_unprivileged(&host.namespace, &["devices"]);
 
     let uses: [(&str, &[&str], &[&str], &str); 3] = [

@@ -440,7 +440,7 @@ fn a_file_is_shown_however_it_is_named() {
     }
     for (words, reason) in [
         (&["show", "-nn"][..], "name an interface, -i DEV"),
-        (&["show", "no-such-file.pcap"], "name an interface, -i DEV"),
+        (&["show", "no-such-file.pcap"], "no such file"),
         (&["show", "-r", file, "-ni", "eth0"], "one interface or of one file"),
         (&["-r", file, "-p"], "-p has no effect on a file"),
     ] {
@@ -486,7 +486,7 @@ fn statistics_of_recordings_are_those_of_their_packets() {
     assert!(is_told && text.starts_with("packets   50, 2.9 KiB on the wire\n"), "{text}");
     assert!(text.contains("udp 53") && text.contains("100.0 %"), "{text}");
     for (words, reason) in [
-        (&["stats"][..], "<DIR|FILTER>"),
+        (&["stats"][..], "wirecap stats FILE"),
         (&["stats", "/no/such/file"], "no such file"),
         (&["stats", "-r", name, "--from", "1"], "cannot be used with"),
         (&["stats", name, "--duration", "1s"], "--duration has no effect"),

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::ops::Range;
 
 use crate::classic::ProgramError;
 
@@ -17,17 +16,12 @@ pub enum FilterError {
     )]
     Libpcap(#[source] LibpcapError),
     /// libpcap rejects the expression.
-    #[error(
-        "{message}\n  {expression}{}",
-        part.as_ref().map(|part| marks(expression, part)).unwrap_or_default()
-    )]
+    #[error("{} in the filter \"{expression}\"; {}", reason(message), help_with(expression))]
     Expression {
         /// The expression.
         expression: String,
         /// libpcap's error message.
         message: String,
-        /// The part of the expression that the message quotes, as a byte range, if known.
-        part: Option<Range<usize>>,
     },
     /// The program is invalid.
     #[error("the filter is not a valid BPF program")]
@@ -37,26 +31,32 @@ pub enum FilterError {
     System(#[source] io::Error),
 }
 
-impl FilterError {
-    /// Creates an error from libpcap's message about this expression. The message has no position; a name
-    /// that it quotes ("unknown port 'http2'") or ends with ("bogus ethernet address 1:2:") is searched for
-    /// in the expression.
-    pub(crate) fn in_expression(expression: &str, message: String) -> Self {
-        let quoted = message.split_once('\'').and_then(|(_, rest)| rest.rsplit_once('\''));
-        let name = quoted.map(|(name, _)| name).or_else(|| message.split_whitespace().last());
-        let part = name.and_then(|name| {
-            let start = expression.find(name)?;
-            (expression.rfind(name) == Some(start)).then(|| start..start + name.len())
-        });
-        Self::Expression { expression: expression.to_owned(), message, part }
+/// libpcap's message without the beginning of its longer form, which says no more.
+fn reason(message: &str) -> &str {
+    message.strip_prefix("can't parse filter expression: ").unwrap_or(message)
+}
+
+/// What to read about an expression that libpcap rejects.
+fn help_with(expression: &str) -> &'static str {
+    match is_for_display(expression) {
+        true => "Wireshark's display filters are another language: see pcap-filter(7)",
+        false => "see pcap-filter(7)",
     }
 }
 
-/// A further line that marks a part of the line above.
-fn marks(line: &str, part: &Range<usize>) -> String {
-    let width = |range: Range<usize>| line.get(range).map_or(0, |text| text.chars().count());
-    let (before, marked) = (width(0..part.start), width(part.clone()));
-    format!("\n  {}^{}", " ".repeat(before), "~".repeat(marked.saturating_sub(1)))
+/// Whether an expression that libpcap rejects is a display filter of Wireshark: `dns`, `ip.addr == 10.1.2.3`.
+fn is_for_display(expression: &str) -> bool {
+    /// Protocols of Wireshark that are no words of pcap-filter(7).
+    const NAMES: [&str; 10] = ["dns", "http", "tls", "ssl", "ssh", "dhcp", "ntp", "smb", "sip", "frame"];
+    /// Those that are words of both.
+    const SHARED: [&str; 7] = ["ip", "ipv6", "tcp", "udp", "icmp", "arp", "eth"];
+    let mut words =
+        expression.split(|c: char| c.is_whitespace() || c == '!' || c == '(').filter(|w| !w.is_empty());
+    let first = words.next().unwrap_or_default();
+    let protocol = first.split('.').next().unwrap_or(first);
+    NAMES.contains(&protocol)
+        || (protocol != first && SHARED.contains(&protocol))
+        || expression.contains("==")
 }
 
 /// Why libpcap could not be loaded.

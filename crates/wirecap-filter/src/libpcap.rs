@@ -95,7 +95,9 @@ impl Libpcap {
     ) -> Result<Vec<ClassicInsn>, FilterError> {
         let refused = |refusal| match refusal {
             Refusal::System(source) => FilterError::System(source),
-            Refusal::Message(message) => FilterError::in_expression(expression, message),
+            Refusal::Message(message) => {
+                FilterError::Expression { expression: expression.to_owned(), message }
+            }
         };
         let text = CString::new(expression)
             .map_err(|_| refused(Refusal::Message("a filter expression has no zero byte".to_owned())))?;

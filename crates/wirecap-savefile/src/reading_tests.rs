@@ -272,6 +272,11 @@ fn a_file_of_another_format_is_rejected_with_its_first_bytes() {
         text(b"\x7fELF and more"),
         "neither pcapng nor pcap, compressed or not: it begins with 7f 45 4c 46"
     );
+    assert!(text(b"a text").ends_with("it begins with 61 20 74 65, which is text"));
+    assert_eq!(
+        text(b"\xfd7zXZ\0\0\0"),
+        "compressed by xz, which wirecap does not read: xz -dc FILE | wirecap ... -r -"
+    );
     assert!(text(b"\xd4\xc3\xb2\xa1\x02\0\x04\0").contains("8 of 24 bytes"));
     assert!(Reader::open("no/such/file").expect_err("it is not there").to_string().contains("no/such/file"));
 }

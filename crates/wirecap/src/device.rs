@@ -469,7 +469,7 @@ impl fmt::Display for Upper {
 #[non_exhaustive]
 pub enum DeviceError {
     /// No interface has this name in this network namespace.
-    #[error("no interface {name} in this network namespace; there are: {}", .existing.join(", "))]
+    #[error("no interface {name} in this network namespace; there are: {}", first_of(existing))]
     NoSuchDevice {
         /// The requested name.
         name: String,
@@ -506,6 +506,16 @@ pub enum DeviceError {
         /// Its error.
         source: io::Error,
     },
+}
+
+/// The first of these names: a host may have hundreds.
+fn first_of(names: &[String]) -> String {
+    const NAMED_MAX: usize = 12;
+    let named = names[..names.len().min(NAMED_MAX)].join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
 }
 
 /// The kernel's own rule for names.

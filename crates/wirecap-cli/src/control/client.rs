@@ -84,11 +84,11 @@ impl Remote {
         }
         let address = SocketAddrUnix::new(&path).map_err(|error| failed(&error))?;
         connect(&socket, &address).map_err(|error| match error {
-            Errno::NOENT | Errno::CONNREFUSED => {
-                Unreachable::None(format!("no running capture is named {name}"))
-            }
+            Errno::NOENT | Errno::CONNREFUSED => Unreachable::None(format!(
+                "no running capture is named {name}; wirecap status lists those that run"
+            )),
             Errno::ACCESS | Errno::PERM => Unreachable::Denied(format!(
-                "cannot connect to {}: {error}; only its owner, its group and root can",
+                "cannot connect to {}: {error}; only its owner, its group and root can: use sudo",
                 path.display()
             )),
             Errno::AGAIN => Unreachable::Failed(format!("{name} does not answer")),

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use wirecap::device::Device;
 use wirecap_index::segments;
 
 use crate::failure::Failure;
@@ -26,6 +27,9 @@ pub(crate) fn places_and_filter(words: &[String]) -> Result<(Vec<PathBuf>, Strin
         }
     }
     match words.get(count) {
+        Some(word) if count == 0 && Device::find(word).is_ok() => {
+            Err(Failure::Usage(format!("{word} is an interface, not a file: write -i before it")))
+        }
         Some(word) if count == 0 || is_path(word) => {
             Err(Failure::Usage(format!("{word}: no such file or directory")))
         }
@@ -90,7 +94,10 @@ fn is_index(path: &Path) -> bool {
 
 /// Whether a word can only be a path.
 fn is_path(word: &str) -> bool {
-    ["/", "./", "../"].iter().any(|start| word.starts_with(start)) || word.ends_with('/')
+    const EXTENSIONS: [&str; 6] = [".pcap", ".pcapng", ".cap", ".gz", ".zst", ".part"];
+    ["/", "./", "../"].iter().any(|start| word.starts_with(start))
+        || word.ends_with('/')
+        || EXTENSIONS.iter().any(|extension| word.ends_with(extension))
 }
 
 #[cfg(test)]
@@ -118,7 +125,12 @@ mod tests {
         let all = [both, vec![below]].concat();
         assert_eq!(of(&[&directory, "udp", "port 53"]).unwrap(), (all.clone(), "udp port 53".to_owned()));
         assert_eq!(of(&[&path("*.pcapng"), &directory]).unwrap(), (all, String::new()));
-        for missing in [&["udp"][..], &["/no/such/folder", "udp"], &[&directory, "./missing", "udp"]] {
+        for missing in [
+            &["udp"][..],
+            &["/no/such/folder", "udp"],
+            &[&directory, "./missing", "udp"],
+            &[&directory, "gone.pcap"],
+        ] {
             assert!(of(missing).unwrap_err().to_string().contains("no such file"), "{missing:?}");
         }
     }

@@ -4,7 +4,10 @@
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
+use clap::CommandFactory;
+
 use super::Decoder;
+use crate::Cli;
 
 /// Flags, divided.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,10 @@ pub(super) struct Flags {
     pub(super) live_only: Option<String>,
     /// Where the first word that is neither a flag nor a value is in `of_decoder`.
     pub(super) first_word: Option<usize>,
+    /// The words that are neither flags nor values: a savefile, a filter.
+    pub(super) words: Vec<OsString>,
+    /// The file of tcpdump's filter.
+    pub(super) filter_file: Option<PathBuf>,
     /// Arguments of `wirecap capture`.
     pub(super) of_capture: Vec<OsString>,
     /// The capture's filter.
@@ -29,7 +36,7 @@ pub(super) struct Flags {
 
 /// What becomes of a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Use {
+pub(crate) enum Use {
     /// The decoder's.
     Decode,
     /// The decoder's, with a value.
@@ -54,14 +61,16 @@ enum Use {
     No(&'static str),
 }
 
-const NO_FILE: &str = "show does not write files: use wirecap capture -w FILE";
+const NO_FILE: &str = "show does not write files: wirecap capture -i DEV -w FILE does";
 const NO_LIST: &str = "show decodes packets; wirecap devices lists interfaces";
-const NO_CLOCK: &str = "use wirecap capture --timestamp, and show -r";
+const NO_CLOCK: &str =
+    "wirecap capture -i DEV -w FILE --timestamp packet, batch or hardware chooses the clock";
 const NO_END: &str = "end show with -c COUNT or Ctrl-C; wirecap capture has conditions";
+const NO_WIRESHARK: &str = "into Wireshark: wirecap capture -i DEV -U -w - | wireshark -k -i -";
 const NO_MONITOR: &str = "set the interface to monitor mode with iw before";
 
 /// Letters by use; those with a value take the rest of the word or the next word.
-fn of_tcpdump(letter: char) -> Option<Use> {
+pub(crate) fn of_tcpdump(letter: char) -> Option<Use> {
     Some(match letter {
         'A' | 'b' | 'e' | 'h' | 'H' | 'K' | 'l' | 'n' | 'N' | 'O' | 'q' | 'S' | 't' | 'u' | 'v' | 'x'
         | 'X' | '#' => Use::Decode,
@@ -76,16 +85,18 @@ fn of_tcpdump(letter: char) -> Option<Use> {
         'r' => Use::Read,
         'w' | 'C' | 'G' | 'W' | 'z' | 'Z' => Use::No(NO_FILE),
         'V' => Use::No("show reads one file; wirecap find FILE... | wirecap show -r - reads several"),
-        'D' | 'L' | 'J' => Use::No(NO_LIST),
+        'D' | 'L' => Use::No(NO_LIST),
         'd' => Use::No("tcpdump -d prints the program of a filter"),
         'y' => Use::No("packets have the link layer of their interface: omit it"),
-        'j' => Use::No(NO_CLOCK),
+        'j' | 'J' => Use::No(NO_CLOCK),
         'I' => Use::No(NO_MONITOR),
+        'k' => Use::No(NO_WIRESHARK),
         _ => return None,
     })
 }
 
-fn of_tcpdump_long(name: &str) -> Option<Use> {
+/// The same of the long flags, without `--`.
+pub(crate) fn of_tcpdump_long(name: &str) -> Option<Use> {
     Some(match name {
         "count"
         | "number"
@@ -102,8 +113,8 @@ fn of_tcpdump_long(name: &str) -> Option<Use> {
         "direction" => Use::CaptureValue("-Q"),
         "buffer-size" => Use::Buffer("K"),
         "immediate-mode" | "packet-buffered" => Use::Nothing,
-        "list-interfaces" | "list-data-link-types" | "list-time-stamp-types" | "linktype" => Use::No(NO_LIST),
-        "time-stamp-type" => Use::No(NO_CLOCK),
+        "list-interfaces" | "list-data-link-types" | "linktype" => Use::No(NO_LIST),
+        "time-stamp-type" | "list-time-stamp-types" => Use::No(NO_CLOCK),
         "monitor-mode" => Use::No(NO_MONITOR),
         "relinquish-privileges" => Use::No(NO_FILE),
         _ => return None,
@@ -117,6 +128,8 @@ fn of_show(name: &str) -> Option<Use> {
         "read" => Use::Read,
         "filter" => Use::Filter,
         "engine" => Use::Engine,
+        "duration" => Use::CaptureValue("--duration"),
+        "take" => Use::Capture("--take"),
         "with" => Use::No("write it before the flags of the decoder"),
         _ => return None,
     })
@@ -137,6 +150,7 @@ fn of_tshark(letter: char) -> Option<Use> {
         'D' | 'L' | 'y' => Use::No(NO_LIST),
         'a' | 'b' => Use::No(NO_END),
         'I' => Use::No(NO_MONITOR),
+        'k' => Use::No(NO_WIRESHARK),
         _ => return None,
     })
 }
@@ -164,13 +178,54 @@ fn of_tshark_long(name: &str) -> Option<Use> {
     })
 }
 
+/// Why a flag is rejected.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// It is one of the other decoder.
+    OfOther(String, Decoder),
+    Text(String),
+}
+
+/// Output formats of tshark; tcpdump's -T has types of packets.
+const FORMATS: [&str; 9] = ["fields", "json", "jsonraw", "ek", "pdml", "ps", "psml", "tabs", "text"];
+
+impl Refused {
+    fn unknown(decoder: Decoder, flag: &str) -> Self {
+        let long = flag.strip_prefix("--");
+        let letter = flag.chars().nth(1).unwrap_or_default();
+        let (other, used) = match (decoder, long) {
+            (Decoder::Tcpdump, None) => (Decoder::Tshark, of_tshark(letter)),
+            (Decoder::Tcpdump, Some(name)) => (Decoder::Tshark, of_tshark_long(name)),
+            (Decoder::Tshark, None) => (Decoder::Tcpdump, of_tcpdump(letter)),
+            (Decoder::Tshark, Some(name)) => (Decoder::Tcpdump, of_tcpdump_long(name)),
+        };
+        let program = decoder.program();
+        match used {
+            Some(Use::No(why)) => Self::Text(format!("{flag}: {why}")),
+            Some(_) => Self::OfOther(flag.to_owned(), other),
+            None if long.is_some_and(is_of_capture) => Self::Text(format!(
+                "{flag} is an option of wirecap capture, which records: wirecap capture {flag} ... -w FILE"
+            )),
+            None => Self::Text(format!(
+                "show and {program} have no option {flag} that prints: see wirecap show --help, and {program}(8)"
+            )),
+        }
+    }
+}
+
+fn is_of_capture(name: &str) -> bool {
+    let commands = Cli::command();
+    let capture = commands.find_subcommand("capture").expect("it is one of the commands");
+    capture.get_arguments().any(|argument| argument.get_long() == Some(name))
+}
+
 impl Flags {
     /// Divides the words after `show`'s own options.
     ///
     /// # Errors
     ///
-    /// A message about the first flag that neither takes.
-    pub(super) fn divide(decoder: Decoder, words: &[OsString]) -> Result<Self, String> {
+    /// The first flag that neither takes.
+    pub(super) fn divide(decoder: Decoder, words: &[OsString]) -> Result<Self, Refused> {
         let mut divided = Self::default();
         let mut words = words.iter();
         while let Some(word) = words.next() {
@@ -178,11 +233,14 @@ impl Flags {
                 // A savefile, or the first word of a filter; the decoder's options may follow.
                 divided.first_word.get_or_insert(divided.of_decoder.len());
                 divided.of_decoder.push(word.clone());
+                divided.words.push(word.clone());
                 continue;
             };
             if text == "--" {
+                let rest: Vec<OsString> = words.by_ref().cloned().collect();
+                divided.words.extend(rest.iter().cloned());
                 divided.of_decoder.push(word.clone());
-                divided.of_decoder.extend(words.by_ref().cloned());
+                divided.of_decoder.extend(rest);
             } else if let Some(long) = text.strip_prefix("--") {
                 let (name, value) =
                     long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
@@ -204,7 +262,7 @@ impl Flags {
         decoder: Decoder,
         letters: &str,
         words: &mut impl Iterator<Item = &'a OsString>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Refused> {
         for (at, letter) in letters.char_indices() {
             let found = match decoder {
                 Decoder::Tcpdump => of_tcpdump(letter),
@@ -227,10 +285,10 @@ impl Flags {
         found: Option<Use>,
         value: Option<&OsStr>,
         words: &mut impl Iterator<Item = &'a OsString>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Refused> {
         let mut value = || {
             let value = value.map(OsStr::to_owned).or_else(|| words.next().cloned());
-            value.ok_or_else(|| format!("{flag} needs a value"))
+            value.ok_or_else(|| Refused::Text(format!("{flag} needs a value")))
         };
         let is_live_only = match found {
             Some(Use::CaptureValue(name)) => name != "-s",
@@ -241,18 +299,20 @@ impl Flags {
             self.live_only.get_or_insert_with(|| flag.to_owned());
         }
         match found {
-            None => {
-                return Err(format!(
-                    "{flag} is neither an option of show nor one of {} that prints",
-                    decoder.program()
-                ));
-            }
-            Some(Use::No(why)) => return Err(format!("{flag}: {why}")),
+            None => return Err(Refused::unknown(decoder, flag)),
+            Some(Use::No(why)) => return Err(Refused::Text(format!("{flag}: {why}"))),
             Some(Use::Nothing) => {}
             Some(Use::Decode) => self.of_decoder.push(flag.into()),
             Some(Use::Capture(name)) => self.of_capture.push(name.into()),
             Some(Use::DecodeValue) => {
                 let value = value()?;
+                let is_format = value.to_str().is_some_and(|value| FORMATS.contains(&value));
+                if decoder == Decoder::Tcpdump && flag == "-T" && is_format {
+                    return Err(Refused::OfOther(flag.to_owned(), Decoder::Tshark));
+                }
+                if decoder == Decoder::Tcpdump && flag == "-F" {
+                    self.filter_file = Some(value.clone().into());
+                }
                 self.of_decoder.extend([flag.into(), value]);
                 return Ok(true);
             }
@@ -269,7 +329,7 @@ impl Flags {
             Some(Use::Read) => {
                 let file = value()?.into();
                 return match self.read.replace(file) {
-                    Some(_) => Err(format!("{flag} is given twice")),
+                    Some(_) => Err(Refused::Text(format!("{flag} is given twice"))),
                     None => Ok(true),
                 };
             }
@@ -281,7 +341,7 @@ impl Flags {
                     _ => &mut self.filter,
                 };
                 return match place.replace(text) {
-                    Some(_) => Err(format!("{flag} is given twice")),
+                    Some(_) => Err(Refused::Text(format!("{flag} is given twice"))),
                     None => Ok(true),
                 };
             }
@@ -296,7 +356,10 @@ mod tests {
 
     fn flags(decoder: Decoder, line: &str) -> Result<Flags, String> {
         let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        Flags::divide(decoder, &words)
+        Flags::divide(decoder, &words).map_err(|refused| match refused {
+            Refused::OfOther(flag, other) => format!("{flag} of {}", other.program()),
+            Refused::Text(text) => text,
+        })
     }
 
     fn divide(decoder: Decoder, line: &str) -> Result<[String; 2], String> {
@@ -314,6 +377,7 @@ mod tests {
             (Tcpdump, "-nqQin -c 30", "-Q in", "-n -q -c 30"),
             (Tcpdump, "-nvs96 -p -B 4096 udp", "-s 96 -p --buffer 4096K", "-n -v udp"),
             (Tcpdump, "--direction=out --snapshot-length 64 -c5", "-Q out -s 64", "-c 5"),
+            (Tcpdump, "--duration 5s --take -n", "--duration 5s --take", "-n"),
             (Tcpdump, "-lU --immediate-mode -ttt", "", "-l -t -t -t"),
             (Tcpdump, "-Tvxlan -- -x", "", "-T vxlan -- -x"),
             (Tcpdump, "--time-stamp-precision=nano --number", "", "--time-stamp-precision nano --number"),
@@ -335,8 +399,13 @@ mod tests {
         for (decoder, line, reason) in [
             (Tcpdump, "-n -w file", "-w: show does not write files"),
             (Tcpdump, "-G 5", "-G: show does not write"),
-            (Tcpdump, "--nonsense", "--nonsense is neither"),
-            (Tcpdump, "-k", "-k is neither"),
+            (Tcpdump, "--nonsense", "show and tcpdump have no option --nonsense"),
+            (Tcpdump, "-k", "-k: into Wireshark"),
+            (Tcpdump, "-n -Y dns", "-Y of tshark"),
+            (Tcpdump, "-T fields", "-T of tshark"),
+            (Tshark, "-A", "-A of tcpdump"),
+            (Tcpdump, "-a duration:5", "-a: end show with -c"),
+            (Tcpdump, "--config x", "--config is an option of wirecap capture"),
             (Tcpdump, "-c", "-c needs a value"),
             (Tcpdump, "-ni", "-i needs a value"),
             (Tcpdump, "-ni eth0 -i eth1", "-i is given twice"),
@@ -363,6 +432,8 @@ mod tests {
         let live = flags(Decoder::Tcpdump, "-nnvvi eth1 -c5 port 53").unwrap();
         assert_eq!(live.interface.as_deref(), Some("eth1"));
         assert_eq!(live.of_decoder[live.first_word.unwrap()], "port");
+        assert_eq!(live.words, ["port", "53"]);
+        assert_eq!(flags(Decoder::Tcpdump, "-nF file").unwrap().filter_file, Some("file".into()));
         let read = flags(Decoder::Tcpdump, "-nr f.pcap -A").unwrap();
         assert_eq!((read.read, read.first_word), (Some("f.pcap".into()), None));
         let own = flags(Decoder::Tcpdump, "-nf --engine xdp --interface=eth1 --filter udp").unwrap();

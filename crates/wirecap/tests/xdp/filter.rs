@@ -242,7 +242,7 @@ fn a_bad_filter_changes_nothing() {
     }
     let bed = Bed::with_mtu(1, 1500);
     let (_, text) = bed.refusal(small().filter("tcp andd port 80"));
-    assert_eq!(text, "can't parse filter expression: syntax error\n  tcp andd port 80");
+    assert_eq!(text, "syntax error in the filter \"tcp andd port 80\"; see pcap-filter(7)");
     // The interface is free, and without a program.
     let capture = bed.open(small().filter("ether[55] = 3"));
     let mut worker = capture.workers().pop().unwrap();

@@ -19,8 +19,7 @@ pub(crate) enum HttpAddress {
 
 /// `127.0.0.1:9417`, `[::1]:9417`, `localhost:9417`, or the path of a socket.
 pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
-    const EXPECTED: &str =
-        "expected a loopback address with a port (127.0.0.1:9417, [::1]:9417), or the path of a socket";
+    const EXPECTED: &str = "expected 127.0.0.1:9417, [::1]:9417 or the path of a socket";
     if text.contains('/') {
         return Ok(HttpAddress::Path(text.strip_prefix("unix:").unwrap_or(text).into()));
     }
@@ -32,8 +31,9 @@ pub(crate) fn parse_http(text: &str) -> Result<HttpAddress, String> {
     match address.ip().is_loopback() {
         true => Ok(HttpAddress::Loopback(address)),
         false => Err(format!(
-            "{} is not a loopback address, and other hosts could read it: {EXPECTED}",
-            address.ip()
+            "{} is not a loopback address: other hosts could read it; use 127.0.0.1:{} and an SSH tunnel",
+            address.ip(),
+            address.port()
         )),
     }
 }
