@@ -1,5 +1,7 @@
 //! Wrong command lines: the message names the cause and the next step, in two lines at most, and what it suggests works.
 
+use std::collections::HashSet;
+
 use wirecap_testbed::privileged;
 
 use crate::day::{As, Day, Ran};
@@ -417,14 +419,14 @@ fn assert_short(ran: &Ran) {
     }
 }
 
-/// Every command that a message names is one.
+/// Every command that a message names is one. Those that are `known` were tried.
 #[track_caller]
-fn assert_commands_exist(day: &Day, ran: &Ran) {
+fn assert_commands_exist(day: &Day, ran: &Ran, known: &mut HashSet<String>) {
     let words: Vec<&str> = ran.stderr.split_whitespace().collect();
     for pair in words.windows(2).filter(|pair| pair[0].trim_start_matches('`') == "wirecap") {
         let command = pair[1].trim_end_matches(['`', ';', ',', '?']);
         // An option, or the verb of a sentence about the program.
-        if command.starts_with('-') || command == "does" {
+        if command.starts_with('-') || command == "does" || !known.insert(command.to_owned()) {
             continue;
         }
         let help = day.types(&format!("wirecap {command} --help"));
@@ -434,11 +436,12 @@ fn assert_commands_exist(day: &Day, ran: &Ran) {
 
 fn judge(day: &Day, table: &[Wrong]) {
     let _sending = day.sending(&day.pairs[0].sender);
+    let mut known = HashSet::new();
     for (line, cause, step, works) in table {
         let ran = day.types(line);
         assert_short(&ran);
         assert!(ran.stderr.contains(cause) && ran.stderr.contains(step), "{cause:?}, {step:?}: {ran:#?}");
-        assert_commands_exist(day, &ran);
+        assert_commands_exist(day, &ran, &mut known);
         assert!(!day.path("x.pcap").exists(), "{ran:#?}");
         if works.is_empty() {
             continue;
