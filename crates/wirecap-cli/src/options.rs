@@ -402,7 +402,21 @@ pub(crate) fn warn<'a>(warnings: impl IntoIterator<Item = &'a Warning>) {
 /// Shorter link losses are not reported.
 const LINK_WAIT_WORTH_TELLING: Duration = Duration::from_millis(100);
 
-/// `capturing eth0: 4 rings of 131,072 packets, xdp engine (native copy), B-(256,512), 1.0 GiB of cells`,
+/// The width of a terminal for which the lines at the beginning are made.
+const LINE_WIDTH: usize = 80;
+
+/// One line of at most 80 columns, if it can be: with the reason for the engine, if need be without the memory and the rings. A
+/// reason that does not fit has a line of its own.
+fn in_one_line(begin: &str, rings: &str, memory: &str, rest: &str, why: Option<&str>) -> String {
+    let whole = format!("{begin}, {rings}, {memory}{rest}");
+    let Some(why) = why else { return whole };
+    let without_memory = format!("{begin}, {rings}{rest}: {why}");
+    let lines = [format!("{whole}: {why}"), without_memory, format!("{begin}{rest}: {why}")];
+    let fitting = lines.into_iter().find(|line| line.chars().count() <= LINE_WIDTH);
+    fitting.unwrap_or_else(|| format!("{whole}\n  {why}"))
+}
+
+/// `capturing eth0: xdp engine (native copy), 4 rings of 131,072 packets, 1.0 GiB`,
 /// and below it a line for each rung of the ladder that was missed.
 fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let rings = size::count_of(interface.rings as u64, "ring", "rings");
@@ -416,20 +430,20 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
         let up = seen.list().iter().filter(|seen| seen.up).count() as u64;
         format!(" ({} now)", size::count_of(up, "interface", "interfaces"))
     });
-    let begin = format!("{purpose} {}{}: {rings}", interface.device.name, now.unwrap_or_default());
-    let why = interface.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+    let begin = format!("{purpose} {}{}:", interface.device.name, now.unwrap_or_default());
+    let why = interface.why.as_ref().map(ToString::to_string);
     match &interface.reception {
         Reception::Xdp { rung, missed_rungs, huge_pages, posted, link_wait, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
-            let mode = capture.mode();
             let posted = match posted {
                 posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
                 _ => String::new(),
             };
-            let mut text = format!(
-                "{begin} of {cells} packets{posted}, xdp engine ({rung}), {mode}, {memory} of cells{pages}{snap_len}{why}"
-            );
+            let begin = format!("{begin} xdp engine ({rung})");
+            let rings = format!("{rings} of {cells} packets{posted}");
+            let mut text =
+                in_one_line(&begin, &rings, &format!("{memory}{pages}"), &snap_len, why.as_deref());
             for (rung, reason) in missed_rungs {
                 text += &format!("\n  not {rung}: {reason}");
             }
@@ -439,7 +453,7 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
             }
             text
         }
-        Reception::Packet { spread, direction, blocks, block_bytes, .. } => {
+        Reception::Packet { spread, direction, .. } => {
             let spread = match spread {
                 Spread::Flows { rings: 1 } => "",
                 Spread::Flows { .. } => " by flow",
@@ -451,12 +465,34 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
                 Direction::Out => ", sent only",
                 Direction::InOut => "",
             };
-            let (mode, blocks) = (capture.mode(), grouped(u64::from(*blocks)));
-            let block = size::human_bytes(u64::from(*block_bytes));
-            format!(
-                "{begin}{spread} of {blocks} blocks of {block}, packet engine{direction}, {mode}, {memory}{snap_len}{why}"
-            )
+            let begin = format!("{begin} packet engine{direction}");
+            in_one_line(&begin, &format!("{rings}{spread}"), &memory, &snap_len, why.as_deref())
         }
-        _ => begin,
+        _ => format!("{begin} {rings}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_at_the_beginning_fits_a_terminal() {
+        let begin = "capturing eth1: packet engine";
+        let of = |why| in_one_line(begin, "1 ring", "64.0 MiB", "", why);
+        assert_eq!(of(None), "capturing eth1: packet engine, 1 ring, 64.0 MiB");
+        assert_eq!(of(Some("it is in use")), "capturing eth1: packet engine, 1 ring, 64.0 MiB: it is in use");
+        assert_eq!(
+            of(Some("the host has address 192.0.2.1/24 on it")),
+            "capturing eth1: packet engine, 1 ring: the host has address 192.0.2.1/24 on it"
+        );
+        assert_eq!(
+            of(Some("the host has address 2001:db8:1234:5678::1 on it")),
+            "capturing eth1: packet engine: the host has address 2001:db8:1234:5678::1 on it"
+        );
+        assert_eq!(
+            of(Some("the host has address 2001:db8:1234:5678::1/64 on it")),
+            "capturing eth1: packet engine, 1 ring, 64.0 MiB\n  the host has address 2001:db8:1234:5678::1/64 on it"
+        );
     }
 }

@@ -40,7 +40,7 @@ impl Recorded {
 
     /// The rows of its table.
     pub(super) fn rows(&self, delivered: u64) -> Vec<[String; 7]> {
-        let head = ["recorded to", "delivered", "surplus", "writer", "written", "in file", "lost"]
+        let head = ["recorded to", "delivered", "after -c", "writer", "written", "in file", "lost"]
             .map(str::to_owned);
         let counts = [delivered, self.surplus, self.writer, self.written, self.in_file, self.lost(delivered)];
         let [delivered, surplus, writer, written, in_file, lost] = counts.map(grouped);
@@ -87,7 +87,7 @@ mod tests {
             untimed: 5,
         };
         let [names, counts] = <[_; 2]>::try_from(recorded.rows(7)).unwrap();
-        assert_eq!(names, ["recorded to", "delivered", "surplus", "writer", "written", "in file", "lost"]);
+        assert_eq!(names, ["recorded to", "delivered", "after -c", "writer", "written", "in file", "lost"]);
         assert_eq!(counts, ["a.pcapng", "7", "1", "2", "3,000", "4", "2"]);
     }
 }
