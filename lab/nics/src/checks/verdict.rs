@@ -73,7 +73,9 @@ fn hands_back(bed: &Bed, marks: &Marks) -> Result<(), Box<dyn Error>> {
 fn settings(nic: &str) -> Result<String, Box<dyn Error>> {
     let pause = run("ethtool", &["-a", nic]).unwrap_or_default();
     let ipv6 = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{nic}/disable_ipv6"))?;
-    Ok([run("ethtool", &["-k", nic])?, pause, ipv6].concat())
+    // vmxnet3 suspends LRO while it has a program, and resumes it when another feature is set.
+    let offloads = run("ethtool", &["-k", nic])?.replace("off [requested on]", "on");
+    Ok([offloads, pause, ipv6].concat())
 }
 
 /// A directory for the marks of dedicated NICs.
