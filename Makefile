@@ -64,7 +64,7 @@ fuzz-check: deps-build # The fuzz targets compile. They need a nightly toolchain
 
 # Most tests wait for the kernel most of the time, hence two threads per processor.
 test: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
-test: deps-test ## All tests, on real veth pairs where a kernel is needed: ten minutes, and three for the build
+test: deps-test ## All tests of the product, on real veth pairs where a kernel is needed: ten minutes, and three for the build
 	.ci/test
 	.ci/at-least 40 cargo test --locked -p wirecap-savefile --no-default-features --lib
 

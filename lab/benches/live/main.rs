@@ -129,6 +129,9 @@ fn main() -> Outcome<()> {
     if !wirecap_testbed::privileged() {
         return Ok(());
     }
+    if !wirecap().is_installed() {
+        return Err("the command wirecap is not built: run make build".into());
+    }
     // Senders and receivers have priority over other processes.
     let _ = rustix::process::setpriority_process(None, PRIORITY);
     if cli.check && !effort.has_goals() {

@@ -2,7 +2,7 @@
 //! kernel's tracepoints reads for each packet.
 //!
 //! The order of readings of one clock does not depend on the machine's speed; the size of the errors does. It is printed
-//! here (with `--nocapture`), and measured by `cargo bench -p wirecap-cli --bench live -- times`.
+//! here (with `--nocapture`), and measured by `cd lab && cargo bench --bench live -- times`.
 
 use wirecap::bpf::BpfError;
 use wirecap::{Engine, Timestamps};
