@@ -15,8 +15,8 @@ use wirecap::bpf::BpfError;
 use wirecap::device::DeviceSummary;
 use wirecap::filter::Filter;
 use wirecap::privileged::{
-    BindMode, GuardedHooks, Handle, Hook, HookPlan, HookState, Hooks, Inquiry, OpenedHook, Opener, Pages,
-    Privilege, SocketRef, Turn, Where,
+    AttachLock, BindMode, GuardedHooks, Handle, Hook, HookPlan, HookState, Hooks, Inquiry, OpenedHook,
+    Opener, Pages, Privilege, SocketRef, Where,
 };
 
 use crate::channel::{receive_reply, send_request};
@@ -218,9 +218,9 @@ fn unasked_bpf(source: io::Error) -> BpfError {
 }
 
 impl Broker {
-    fn turn_of(&self, answer: io::Result<(Reply, Option<OwnedFd>)>) -> Result<Turn, OpenError> {
+    fn turn_of(&self, answer: io::Result<(Reply, Option<OwnedFd>)>) -> Result<AttachLock, OpenError> {
         match answer.map_err(unasked)?.0 {
-            Reply::Object(object) => Ok(Turn::elsewhere(self.handle(object))),
+            Reply::Object(object) => Ok(AttachLock::elsewhere(self.handle(object))),
             Reply::Fault(fault) => Err(fault.into()),
             _ => confused().map_err(unasked),
         }
@@ -228,11 +228,11 @@ impl Broker {
 }
 
 impl Hooks for Broker {
-    fn turn(&self, device: &DeviceSummary) -> Result<Turn, OpenError> {
-        self.turn_of(self.connection.ask(&Ask::Turn(device.clone())))
+    fn turn(&self, device: &DeviceSummary) -> Result<AttachLock, OpenError> {
+        self.turn_of(self.connection.ask(&Ask::AttachLock(device.clone())))
     }
 
-    fn open(&self, plan: &HookPlan, turn: &Turn) -> Result<OpenedHook, OpenError> {
+    fn open(&self, plan: &HookPlan, turn: &AttachLock) -> Result<OpenedHook, OpenError> {
         let mut plan = Box::new(plan.clone());
         let too_long = plan.filter.as_ref().and_then(too_long);
         if too_long.is_some() {
@@ -337,7 +337,7 @@ impl Hook for RemoteHook {
         }
     }
 
-    fn exchange(&self, turn: &Turn) -> Result<(), BpfError> {
+    fn exchange(&self, turn: &AttachLock) -> Result<(), BpfError> {
         self.change(HookAsk::Exchange { turn: turn.number().unwrap_or_default() })
     }
 
@@ -345,7 +345,7 @@ impl Hook for RemoteHook {
         self.change(HookAsk::KeepUnfiltered)
     }
 
-    fn prepare_to_pass(&self) -> Result<Turn, OpenError> {
+    fn prepare_to_pass(&self) -> Result<AttachLock, OpenError> {
         self.broker.turn_of(self.ask(HookAsk::PrepareToPass).map(|reply| (reply, None)))
     }
 

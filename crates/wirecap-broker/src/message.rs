@@ -128,7 +128,7 @@ pub enum Ask {
     /// Promiscuous mode.
     Promiscuous { ifindex: u32 },
     /// The right to change the program of an interface.
-    Turn(DeviceSummary),
+    AttachLock(DeviceSummary),
     /// Attaches a program.
     OpenHook { plan: Box<HookPlan>, turn: u32 },
     /// Changes or queries a program that was attached.

@@ -23,7 +23,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::process::geteuid;
-use wirecap::privileged::{self, Hook, HookPlan, LocalHook, OpenedHook, SocketRef, Turn};
+use wirecap::privileged::{self, AttachLock, Hook, HookPlan, LocalHook, OpenedHook, SocketRef};
 
 use crate::capabilities;
 use crate::channel::Capture;
@@ -91,8 +91,8 @@ enum Object {
         bytes: u64,
     },
     Promiscuous(OwnedFd),
-    Turn {
-        turn: Turn,
+    AttachLock {
+        turn: AttachLock,
         ifindex: u32,
     },
     Hook {
@@ -243,10 +243,10 @@ impl Server {
                 privileged::join_promiscuous_by(socket, ifindex)?;
                 only(Reply::Done)
             }
-            Ask::Turn(device) => {
+            Ask::AttachLock(device) => {
                 self.check_room()?;
                 let turn = privileged::own_turn(&device)?;
-                only(Reply::Object(self.add(Object::Turn { turn, ifindex: device.index })))
+                only(Reply::Object(self.add(Object::AttachLock { turn, ifindex: device.index })))
             }
             Ask::OpenHook { plan, turn } => self.open_hook(*plan, turn),
             Ask::Hook { hook, ask } => self.hook(hook, ask),
@@ -341,7 +341,7 @@ impl Server {
             HookAsk::PrepareToPass => {
                 self.check_room()?;
                 let turn = hook.prepare_to_pass()?;
-                Reply::Object(self.add(Object::Turn { turn, ifindex }))
+                Reply::Object(self.add(Object::AttachLock { turn, ifindex }))
             }
             HookAsk::IsInPlace => Reply::Is(hook.is_in_place()),
             HookAsk::AttachAgain => {
@@ -408,11 +408,11 @@ impl Server {
     }
 
     /// The right to change the program of this interface.
-    fn turn(&self, number: u32, ifindex: u32) -> Result<&Turn, Failure> {
+    fn turn(&self, number: u32, ifindex: u32) -> Result<&AttachLock, Failure> {
         match self.object(number)? {
             #[cfg(sabotage)]
-            Object::Turn { turn, .. } if crate::sabotage::is("broker-any-right") => Ok(turn),
-            Object::Turn { turn, ifindex: of } if *of == ifindex => Ok(turn),
+            Object::AttachLock { turn, .. } if crate::sabotage::is("broker-any-right") => Ok(turn),
+            Object::AttachLock { turn, ifindex: of } if *of == ifindex => Ok(turn),
             _ => refuse(format!("a change of the program of interface {ifindex} without the right")),
         }
     }

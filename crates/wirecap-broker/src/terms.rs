@@ -108,7 +108,7 @@ impl Bounds {
             | Ask::Promiscuous { ifindex }
             | Ask::PromiscuousAlso { ifindex, .. }
             | Ask::GuardedHooks { ifindex } => self.check_interface(*ifindex),
-            Ask::Turn(device) => self.check_device(device),
+            Ask::AttachLock(device) => self.check_device(device),
             Ask::OpenHook { plan, .. } => self.check_plan(plan),
             Ask::Hook { ask: HookAsk::Prepare(filter), .. } => check_filter(filter.as_ref()),
             Ask::Hook { ask: HookAsk::MoveTo(device), .. } => self.check_device(device),

@@ -10,8 +10,8 @@ use std::thread;
 
 use wirecap::Capture;
 
+use crate::arguments::{self, Room, Rooms};
 use crate::failure::{self, Failure, Status, call, out_of_range, quick, text};
-use crate::given::{self, Room, Rooms};
 use crate::group::Group;
 use crate::ledger::Books;
 use crate::names::lasting;
@@ -176,7 +176,7 @@ unsafe extern "C" fn wirecap_close(capture: Handle<Opened>, ledger: *mut Handle<
 unsafe extern "C" fn wirecap_set_filter(capture: Handle<Opened>, expression: *const c_char) -> c_int {
     call(|| {
         // SAFETY: the header requires null or a string.
-        let expression = unsafe { given::text(expression, "the filter") }?;
+        let expression = unsafe { arguments::text(expression, "the filter") }?;
         capture.read()?.capture.set_filter(expression)?;
         Ok(Status::Ok)
     })

@@ -6,8 +6,8 @@ use std::ffi::{CStr, c_int};
 use wirecap::{Chunk, Packet, Timestamp};
 
 use crate::abi::{ChunkInfo, NO_QUEUE, NOT_REPORTED, PacketInfo, Piece};
+use crate::arguments::{Rooms, SizedRooms};
 use crate::failure::{Failure, Status, call, quick};
-use crate::given::{Rooms, SizedRooms};
 use crate::registry::{Handle, Kept, Registry};
 
 /// A chunk held by the program.

@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use wirecap::device::{Device, XdpSupport, devices};
 
 use crate::abi::{DEVICE_LOOPBACK, DEVICE_RUNNING, DEVICE_UP, DEVICE_XDP, DeviceInfo};
+use crate::arguments::SizedRooms;
 use crate::failure::count;
-use crate::given::SizedRooms;
 use crate::names::lasting;
 
 fn info(device: &Device) -> DeviceInfo {

@@ -6,8 +6,8 @@ use std::ffi::c_int;
 use wirecap::{NoRoom, OutPacket};
 
 use crate::abi::{NOT_REPORTED, Piece};
+use crate::arguments::Rooms;
 use crate::failure::{Failure, Status, quick};
-use crate::given::Rooms;
 
 /// `struct wirecap_frame`.
 #[repr(C)]

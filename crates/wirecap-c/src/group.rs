@@ -8,8 +8,8 @@ use wirecap::filter::{ClassicInsn, FilterRequest};
 use wirecap::{Capture, CaptureBuilder, Direction, Pin, Source, Timestamps};
 
 use crate::abi::{DirectionCode, ENGINES, EngineCode, TimestampsCode, value_of};
+use crate::arguments;
 use crate::failure::{Failure, Status, call};
-use crate::given;
 use crate::registry::{Handle, Kept, Registry, handle};
 
 /// The values of `enum wirecap_timestamps`, ordered by number.
@@ -120,7 +120,7 @@ extern "C" fn wirecap_group_free(group: Handle<Group>) -> c_int {
 unsafe extern "C" fn wirecap_group_add(group: Handle<Group>, rings: *const c_char) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        let rings = unsafe { given::text(rings, "the name of the rings") }?;
+        let rings = unsafe { arguments::text(rings, "the name of the rings") }?;
         group.rings.push(Source::new(rings));
         Ok(())
     })
@@ -135,10 +135,10 @@ unsafe extern "C" fn wirecap_group_add_with(
 ) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        let mut source = Source::new(unsafe { given::text(rings, "the name of the rings") }?);
+        let mut source = Source::new(unsafe { arguments::text(rings, "the name of the rings") }?);
         if !filter.is_null() {
             // SAFETY: the header requires null or a string.
-            source = source.filter(unsafe { given::text(filter, "the filter") }?);
+            source = source.filter(unsafe { arguments::text(filter, "the filter") }?);
         }
         group.rings.push(if snap_len == 0 { source } else { source.snap_len(snap_len) });
         Ok(())
@@ -149,7 +149,7 @@ unsafe extern "C" fn wirecap_group_add_with(
 unsafe extern "C" fn wirecap_group_set_file(group: Handle<Group>, path: *const c_char) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        group.file = Some(unsafe { given::text(path, "the path of the savefile") }?.to_owned());
+        group.file = Some(unsafe { arguments::text(path, "the path of the savefile") }?.to_owned());
         Ok(())
     })
 }
@@ -192,7 +192,7 @@ extern "C" fn wirecap_group_set_unordered(group: Handle<Group>) -> c_int {
 unsafe extern "C" fn wirecap_group_add_port(group: Handle<Group>, interface: *const c_char) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        let interface = unsafe { given::text(interface, "the name of the interface") }?.to_owned();
+        let interface = unsafe { arguments::text(interface, "the name of the interface") }?.to_owned();
         group.settings.push(Box::new(move |builder| builder.transmit_on(interface.clone())));
         Ok(())
     })
@@ -202,7 +202,7 @@ unsafe extern "C" fn wirecap_group_add_port(group: Handle<Group>, interface: *co
 unsafe extern "C" fn wirecap_group_set_filter(group: Handle<Group>, expression: *const c_char) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or a string.
-        let request = FilterRequest::from(unsafe { given::text(expression, "the filter") }?);
+        let request = FilterRequest::from(unsafe { arguments::text(expression, "the filter") }?);
         group.settings.push(Box::new(move |builder| builder.filter(request.clone())));
         Ok(())
     })
@@ -220,7 +220,7 @@ unsafe extern "C" fn wirecap_group_set_filter_program(
             return Err(Failure::new(Status::Argument, text));
         }
         // SAFETY: the header requires null or this many instructions.
-        let insns = unsafe { given::list(insns, count, "the list of instructions") }?;
+        let insns = unsafe { arguments::list(insns, count, "the list of instructions") }?;
         let request = FilterRequest::Program(insns.to_vec());
         group.settings.push(Box::new(move |builder| builder.filter(request.clone())));
         Ok(())
@@ -249,7 +249,7 @@ extern "C" fn wirecap_group_set_direction(group: Handle<Group>, direction: Direc
 unsafe extern "C" fn wirecap_group_set_pin(group: Handle<Group>, cpus: *const u32, count: usize) -> c_int {
     change(group, |group| {
         // SAFETY: the header requires null or this many CPU numbers.
-        let cpus = unsafe { given::list(cpus, count, "the list of CPUs") }?.to_vec();
+        let cpus = unsafe { arguments::list(cpus, count, "the list of CPUs") }?.to_vec();
         let pin = if cpus.is_empty() { Pin::Off } else { Pin::List(cpus) };
         group.settings.push(Box::new(move |builder| builder.pin(pin.clone())));
         Ok(())

@@ -7,8 +7,8 @@ use std::sync::OnceLock;
 use wirecap::Ledger;
 
 use crate::abi::{AccountInfo, PortAccountInfo, UnseenInfo, VerdictInfo};
+use crate::arguments::{Room, SizedRooms};
 use crate::failure::{Failure, Status, call, out_of_range, quick, text};
-use crate::given::{Room, SizedRooms};
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry};
 

@@ -17,12 +17,12 @@
 //! handlers.
 
 mod abi;
+mod arguments;
 mod capture;
 mod chunk;
 mod device;
 mod failure;
 mod frame;
-mod given;
 mod group;
 mod ledger;
 mod names;

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use wirecap::{Chunk, Port, TxQueue, flow_hash};
 
 use crate::abi::{PortAccountInfo, TX_AS_RECEIVED, TX_BY_FLOW};
+use crate::arguments::{self, Room};
 use crate::capture::Opened;
 use crate::chunk::Held;
 use crate::failure::{Failure, Status, call, out_of_range, quick, text};
 use crate::frame::FrameInfo;
-use crate::given::{self, Room};
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle};
 
@@ -139,7 +139,7 @@ unsafe extern "C" fn wirecap_port_open(
 ) -> Handle<PortPlace> {
     handle(|| {
         // SAFETY: the header requires null or a string.
-        let interface = unsafe { given::text(interface, "the name of the interface") }?;
+        let interface = unsafe { arguments::text(interface, "the name of the interface") }?;
         let queue = match tx_queue {
             TX_AS_RECEIVED => TxQueue::AsReceived,
             TX_BY_FLOW => TxQueue::ByFlow,
@@ -169,7 +169,7 @@ unsafe extern "C" fn wirecap_forward(chunk: Handle<Held>, route: Option<Route>, 
 unsafe extern "C" fn wirecap_send(port: Handle<PortPlace>, data: *const c_void, len: usize) -> c_int {
     call(|| {
         // SAFETY: the header requires null or this many bytes.
-        let data = unsafe { given::list(data.cast::<u8>(), len, "data") }?;
+        let data = unsafe { arguments::list(data.cast::<u8>(), len, "data") }?;
         let mut port = Lent::of(port)?;
         let longest = port.port().longest_new_packet();
         if longest == 0 {
@@ -215,7 +215,7 @@ unsafe extern "C" fn wirecap_flow_hash(frame: *const c_void, len: usize) -> u32 
     let mut hash = 0;
     quick(|| {
         // SAFETY: the header requires null or this many bytes.
-        hash = flow_hash(unsafe { given::list(frame.cast::<u8>(), len, "frame") }?);
+        hash = flow_hash(unsafe { arguments::list(frame.cast::<u8>(), len, "frame") }?);
         Ok(0)
     });
     hash

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use wirecap::{Chunk, Waker};
 
+use crate::arguments::Room;
 use crate::capture::Opened;
 use crate::chunk::Held;
 use crate::failure::{Failure, Status, call, quick};
-use crate::given::Room;
 use crate::names::lasting;
 use crate::registry::{Handle, Kept, Registry, handle, try_lock};
 

@@ -2,7 +2,7 @@
 //! starts the next file, and ends it. Requests and answers are JSON objects, a line each.
 //!
 //! One thread serves the socket ([`server`]) and never accesses the capture; the thread that watches the capture for
-//! losses executes requests that need the capture ([`agent`]); they exchange messages at a [`desk`]. The packet path is
+//! losses executes requests that need the capture ([`agent`]); they exchange messages at a [`mailbox`]. The packet path is
 //! not involved.
 //!
 //! A client gets its answer to `status` from one that is less than 10 ms old, so clients cannot
@@ -15,9 +15,9 @@ mod agent;
 mod changes;
 pub(crate) mod client;
 mod connection;
-mod desk;
 mod http;
 mod lines;
+mod mailbox;
 mod place;
 mod request;
 mod server;
@@ -38,8 +38,8 @@ use crate::options;
 use crate::sink::Writing;
 use agent::{Agent, Identity, Meaning, Statement};
 use connection::Connection;
-use desk::Desk;
 use http::{HttpAddress, Listener, parse_http};
+use mailbox::Mailbox;
 use place::{ClaimError, Place, parse_name};
 use server::Server;
 
@@ -149,18 +149,18 @@ impl Claim {
         }
         let (mut desks, mut threads, mut place) = (Vec::new(), Vec::new(), None);
         if let Some((own, listener)) = taken {
-            let desk = Desk::new()?;
-            events::ring(desk.bell().try_clone_to_owned()?);
-            let server = Server::<Connection>::new(listener, desk.clone());
+            let mailbox = Mailbox::new()?;
+            events::ring(mailbox.bell().try_clone_to_owned()?);
+            let server = Server::<Connection>::new(listener, mailbox.clone());
             threads.push(thread::Builder::new().name("control".to_owned()).spawn(move || server.run())?);
-            desks.push(desk);
+            desks.push(mailbox);
             place = Some(own);
         }
         if let Some(listener) = http {
-            let desk = Desk::new()?;
-            let server = Server::<http::Connection>::new(listener, desk.clone());
+            let mailbox = Mailbox::new()?;
+            let server = Server::<http::Connection>::new(listener, mailbox.clone());
             threads.push(thread::Builder::new().name("http".to_owned()).spawn(move || server.run())?);
-            desks.push(desk);
+            desks.push(mailbox);
         }
         let identity = Identity { name, command, started: SystemTime::now() };
         Ok(Control(Some(Serving { place, desks, identity, meaning, threads })))
@@ -172,8 +172,8 @@ pub(crate) struct Control(Option<Serving>);
 
 struct Serving {
     place: Option<Place>,
-    /// The desk of each server, where it exchanges messages with the thread that has the capture.
-    desks: Vec<Desk>,
+    /// The mailbox of each server, where it exchanges messages with the thread that has the capture.
+    desks: Vec<Mailbox>,
     identity: Identity,
     meaning: Meaning,
     threads: Vec<JoinHandle<()>>,
@@ -217,7 +217,7 @@ impl Serving {
     /// The name is free before clients learn that the capture has ended.
     fn end(&mut self, line: &str) {
         drop(self.place.take());
-        self.desks.iter().for_each(|desk| desk.end(line.into()));
+        self.desks.iter().for_each(|mailbox| mailbox.end(line.into()));
         for thread in self.threads.drain(..) {
             thread.join().expect("a server does not panic");
         }

@@ -181,8 +181,8 @@ fn addresses(device: &Device) -> Vec<String> {
 
 fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
     let choice = device.choose_engine();
-    let (engine, rung) = match choice.engine {
-        ChosenEngine::Xdp(rung) => ("xdp", rung.map(|rung| rung.to_string())),
+    let (engine, receive_mode) = match choice.engine {
+        ChosenEngine::Xdp(receive_mode) => ("xdp", receive_mode.map(|receive_mode| receive_mode.to_string())),
         ChosenEngine::Packet => ("packet", None),
     };
     let program = |program: &device::AttachedXdp| {
@@ -210,7 +210,7 @@ fn in_json(device: &Device, brief: Option<&Brief>) -> serde_json::Value {
         "addresses": addresses(device),
         "attached_xdp": device.attached_xdp.iter().map(program).collect::<Vec<_>>(),
         "engine": engine,
-        "rung": rung,
+        "rung": receive_mode,
         "why": choice.why,
         "mark": mark,
         "mark_fault": mark_fault,

@@ -109,15 +109,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
     }
     let begun = Instant::now();
-    let mut teller = Teller::new()?;
+    let mut find_progress = FindProgress::new()?;
     be_idle();
-    let plan = plan(&segments, &mut query, &mut |note| teller.tell(&note))?;
-    teller.live.clear();
+    let plan = plan(&segments, &mut query, &mut |note| find_progress.tell(&note))?;
+    find_progress.live.clear();
     if arguments.list {
         list(&plan)?;
-        return teller.outcome();
+        return find_progress.outcome();
     }
-    let found = Search { plan, query, teller, begun };
+    let found = Search { plan, query, find_progress, begun };
     if arguments.count {
         return found.count();
     }
@@ -155,22 +155,22 @@ fn refuse_input(segments: &[PathBuf], written: &Path) -> Result<(), Failure> {
 struct Search {
     plan: Plan,
     query: Query,
-    teller: Teller,
+    find_progress: FindProgress,
     begun: Instant,
 }
 
 impl Search {
     fn count(mut self) -> Result<(), Failure> {
-        let Self { plan, query, teller, .. } = &mut self;
-        let outcome = plan.run::<Failure>(query, &mut |note| teller.tell(&note), &mut |_| Ok(true))?;
+        let Self { plan, query, find_progress, .. } = &mut self;
+        let outcome = plan.run::<Failure>(query, &mut |note| find_progress.tell(&note), &mut |_| Ok(true))?;
         output::print(outcome.packets)?;
         self.end(&outcome)
     }
 
     fn write<S: Sink>(mut self, sink: S, format: Format) -> Result<(), Failure> {
         let writer = Writer::new(sink, format, &section(&self.plan));
-        let Self { plan, query, teller, .. } = &mut self;
-        match plan.extract::<S, Failure>(&Disk, query, &mut |note| teller.tell(&note), writer)? {
+        let Self { plan, query, find_progress, .. } = &mut self;
+        match plan.extract::<S, Failure>(&Disk, query, &mut |note| find_progress.tell(&note), writer)? {
             Some(outcome) => self.end(&outcome),
             // A reader that has seen enough.
             None => Ok(()),
@@ -179,7 +179,7 @@ impl Search {
 
     /// Reports what was read.
     fn end(mut self, outcome: &Outcome) -> Result<(), Failure> {
-        self.teller.live.clear();
+        self.find_progress.live.clear();
         let segments = &self.plan.segments;
         let bytes: u64 = segments.iter().map(|segment| segment.bytes).sum();
         announce(&format!(
@@ -203,7 +203,7 @@ impl Search {
                 lag.unwrap_or_default(),
             ));
         }
-        self.teller.outcome()
+        self.find_progress.outcome()
     }
 }
 
@@ -239,13 +239,13 @@ fn list(plan: &Plan) -> Result<(), Failure> {
 }
 
 /// Reports events while files are read.
-pub(crate) struct Teller {
+pub(crate) struct FindProgress {
     interruption: Interruption,
     pub(crate) live: LiveLine,
     faulty: usize,
 }
 
-impl Teller {
+impl FindProgress {
     pub(crate) fn new() -> Result<Self, Failure> {
         Ok(Self { interruption: Interruption::watch()?, live: LiveLine::new(), faulty: 0 })
     }

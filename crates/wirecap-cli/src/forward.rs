@@ -21,6 +21,7 @@ use wirecap::{
     Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, LostLater, Reception, Timestamps, grouped,
 };
 
+use crate::app_cost::{AppCost, AppCostOptions};
 use crate::control::ControlOptions;
 use crate::failure::Failure;
 use crate::losses;
@@ -30,7 +31,6 @@ use crate::service;
 use crate::signals::stop_on_signals;
 use crate::size;
 use crate::threads;
-use crate::weight::{Weight, WeightOptions};
 use latency::Latency;
 use mirror::Mirror;
 use report::Report;
@@ -110,7 +110,7 @@ pub(crate) struct Arguments {
     workers: Option<u16>,
 
     #[command(flatten)]
-    weight: WeightOptions,
+    weight: AppCostOptions,
 
     /// End after sending this many packets in both directions
     #[arg(short, long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..), help_heading = END_AND_OUTPUT)]
@@ -139,7 +139,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         options if options.is_nothing() => None,
         options => {
             let expression = arguments.filter.as_deref().unwrap_or(PAPERS_FILTER);
-            Some(Weight::new(options, expression, DEFAULT_SNAP_LEN)?)
+            Some(AppCost::new(options, expression, DEFAULT_SNAP_LEN)?)
         }
     };
     let mirror = arguments.mirror.as_deref();

@@ -8,6 +8,7 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 use wirecap_send::SlowCore;
 
+use crate::app_cost::{AppCost, AppCostOptions};
 use crate::control::ControlOptions;
 use crate::devices;
 use crate::failure::Failure;
@@ -17,7 +18,6 @@ use crate::progress::Progress;
 use crate::service;
 use crate::size;
 use crate::threads;
-use crate::weight::{Weight, WeightOptions};
 
 /// Simulate a slow consumer: apply a filter x times to every packet
 #[derive(Debug, Args)]
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
     options: CaptureOptions,
 
     #[command(flatten)]
-    weight: WeightOptions,
+    weight: AppCostOptions,
 
     /// Number of workers [default: one per ring]
     ///
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         return devices::list();
     }
     let expression = arguments.filter.join(" ");
-    let weight = Weight::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
+    let weight = AppCost::new(arguments.weight, &expression, arguments.options.interfaces.snap_len)?;
     let claim = arguments.control.claim("handle", &arguments.options.sources())?;
     let capture = arguments.options.open(|builder| match arguments.workers {
         Some(count) => builder.workers(count.into()),
@@ -120,7 +120,7 @@ fn watch(capture: &Capture, options: &CaptureOptions, done: impl Fn() -> bool) {
     }
 }
 
-fn handle(mut worker: Worker, weight: &Weight, capture: &Capture) -> Result<Handled, CaptureError> {
+fn handle(mut worker: Worker, weight: &AppCost, capture: &Capture) -> Result<Handled, CaptureError> {
     let (mut handled, mut core) = (Handled::default(), SlowCore::default());
     while !worker.is_finished() {
         let chunk = worker.next_chunk_timeout(PATIENCE).inspect_err(|_| capture.stop())?;

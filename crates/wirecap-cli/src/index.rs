@@ -8,7 +8,7 @@ use wirecap::grouped;
 use wirecap_index::{EnsureError, Ensured, Note, be_idle, ensure, index_path};
 
 use crate::failure::Failure;
-use crate::find::{Teller, places_and_filter};
+use crate::find::{FindProgress, places_and_filter};
 use crate::output;
 use crate::screen::announce;
 use crate::size::{count_of, human_bytes};
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if !rest.is_empty() {
         return Err(Failure::Usage(format!("{rest}: no such file or directory")));
     }
-    let mut teller = Teller::new()?;
+    let mut find_progress = FindProgress::new()?;
     be_idle();
     let (mut written, mut there, mut open) = (0, 0, 0);
     let mut faulty = 0;
@@ -40,18 +40,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             open += 1;
             continue;
         }
-        let mut stopped = !teller.tell(&Note::Looked(number, count));
+        let mut stopped = !find_progress.tell(&Note::Looked(number, count));
         let size = segment.metadata().map_or(0, |metadata| metadata.len());
         let mut progress = |bytes: u64| {
-            if teller.live.is_due().is_some() {
+            if find_progress.live.is_due().is_some() {
                 let (share, name) = (bytes * 100 / size.max(1), segment.display());
-                teller.live.show(format!(
+                find_progress.live.show(format!(
                     "{name}: {share} % of {}, file {} of {count}",
                     human_bytes(size),
                     number + 1
                 ));
             }
-            stopped = !teller.tell(&Note::Looked(number, count));
+            stopped = !find_progress.tell(&Note::Looked(number, count));
             !stopped
         };
         match ensure(segment, &mut progress) {
@@ -66,28 +66,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
                     human_bytes(bytes),
                 ))?;
             }
-            Ok(Ensured::Faulty(fault)) => faulty += tell(&mut teller, segment, &fault),
+            Ok(Ensured::Faulty(fault)) => faulty += tell(&mut find_progress, segment, &fault),
             Err(_) if stopped => break,
             Err(EnsureError::Vanished) => {
-                teller.tell(&Note::Vanished(segment));
+                find_progress.tell(&Note::Vanished(segment));
             }
-            Err(fault) => faulty += tell(&mut teller, segment, &fault),
+            Err(fault) => faulty += tell(&mut find_progress, segment, &fault),
         }
         if stopped {
             break;
         }
     }
-    teller.live.clear();
+    find_progress.live.clear();
     let being_written = if open > 0 { format!(", {open} not complete") } else { String::new() };
     announce(&format!(
         "{} written, {there} existed, {} failed{being_written}",
         count_of(written, "index", "indexes"),
         count_of(faulty as u64, "file", "files")
     ));
-    teller.outcome()
+    find_progress.outcome()
 }
 
-fn tell(teller: &mut Teller, segment: &Path, fault: &dyn Error) -> usize {
-    teller.tell(&Note::Faulty(segment, fault));
+fn tell(find_progress: &mut FindProgress, segment: &Path, fault: &dyn Error) -> usize {
+    find_progress.tell(&Note::Faulty(segment, fault));
     1
 }

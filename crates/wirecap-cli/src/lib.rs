@@ -7,6 +7,7 @@ mod sabotage;
 mod output;
 
 mod advice;
+mod app_cost;
 mod archive;
 mod ask;
 mod bare;
@@ -54,7 +55,6 @@ mod svg;
 mod threads;
 mod top;
 mod usage;
-mod weight;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -417,7 +417,7 @@ fn in_one_line(begin: &str, rings: &str, memory: &str, rest: &str, why: Option<&
 }
 
 /// `capturing eth0: xdp engine (native copy), 4 rings of 131,072 packets, 1.0 GiB`,
-/// and below it a line for each rung of the ladder that was missed.
+/// and below it a line for each receive mode of the search that was missed.
 fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let rings = size::count_of(interface.rings as u64, "ring", "rings");
     let geometry = capture.geometry();
@@ -433,19 +433,19 @@ fn opened(capture: &Capture, interface: &Interface, purpose: &str) -> String {
     let begin = format!("{purpose} {}{}:", interface.device.name, now.unwrap_or_default());
     let why = interface.why.as_ref().map(ToString::to_string);
     match &interface.reception {
-        Reception::Xdp { rung, missed_rungs, huge_pages, posted, link_wait, .. } => {
+        Reception::Xdp { receive_mode, missed_receive_modes, huge_pages, posted, link_wait, .. } => {
             let cells = grouped(geometry.cells().into());
             let pages = if *huge_pages { " on huge pages" } else { "" };
             let posted = match posted {
                 posted if *posted < geometry.cells() => format!(" ({} posted)", grouped((*posted).into())),
                 _ => String::new(),
             };
-            let begin = format!("{begin} xdp engine ({rung})");
+            let begin = format!("{begin} xdp engine ({receive_mode})");
             let rings = format!("{rings} of {cells} packets{posted}");
             let mut text =
                 in_one_line(&begin, &rings, &format!("{memory}{pages}"), &snap_len, why.as_deref());
-            for (rung, reason) in missed_rungs {
-                text += &format!("\n  not {rung}: {reason}");
+            for (receive_mode, reason) in missed_receive_modes {
+                text += &format!("\n  not {receive_mode}: {reason}");
             }
             if let Some(wait) = link_wait.filter(|wait| *wait >= LINK_WAIT_WORTH_TELLING) {
                 let seconds = wait.as_secs_f64();

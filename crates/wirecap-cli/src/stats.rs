@@ -14,7 +14,7 @@ use wirecap_units::clock;
 use crate::control::Control;
 use crate::devices;
 use crate::failure::Failure;
-use crate::find::{Teller, places_and_filter};
+use crate::find::{FindProgress, places_and_filter};
 use crate::losses;
 use crate::options::{CaptureOptions, END_AND_OUTPUT, in_json, show_briefly};
 use crate::output;
@@ -127,20 +127,20 @@ fn of_recordings(arguments: &Arguments) -> Result<(), Failure> {
     }
     output::check_open()?;
 
-    let mut teller = Teller::new()?;
+    let mut find_progress = FindProgress::new()?;
     be_idle();
-    let plan = plan(&segments, &mut query, &mut |note| teller.tell(&note))?;
+    let plan = plan(&segments, &mut query, &mut |note| find_progress.tell(&note))?;
     let mut tally = Tally::default();
     let most = arguments.options.count.unwrap_or(u64::MAX);
-    plan.run::<Failure>(&mut query, &mut |note| teller.tell(&note), &mut |found| {
+    plan.run::<Failure>(&mut query, &mut |note| find_progress.tell(&note), &mut |found| {
         let record = &found.record;
         tally.add(found.interface.link_type, record.timestamp, record.wire_len, record.data);
         Ok(tally.packets() < most)
     })?;
-    teller.live.clear();
+    find_progress.live.clear();
 
     tell(arguments, &tally, None)?;
-    teller.outcome()
+    find_progress.outcome()
 }
 
 fn tell(arguments: &Arguments, tally: &Tally, ledger: Option<&Ledger>) -> Result<(), Failure> {

@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::abi::{ERROR, RealPcap};
 use crate::live::Live;
+use crate::read_lock::ReadLock;
 use crate::request::Request;
-use crate::turn::Turn;
 use crate::{failure, real};
 
 /// The state behind a `pcap_t *` of this library.
@@ -20,7 +20,7 @@ pub(crate) struct Handle {
     request: Mutex<Option<Request>>,
     /// The engine's capture.
     live: OnceLock<Live>,
-    pub(crate) turn: Turn,
+    pub(crate) turn: ReadLock,
 }
 
 impl Handle {
@@ -30,7 +30,7 @@ impl Handle {
             is_spent: AtomicBool::new(false),
             request: Mutex::new(request),
             live: OnceLock::new(),
-            turn: Turn::new(),
+            turn: ReadLock::new(),
         }
     }
 

@@ -26,6 +26,7 @@ mod live;
 mod opening;
 mod pollable;
 mod read;
+mod read_lock;
 mod real;
 mod request;
 #[cfg(sabotage)]
@@ -34,5 +35,4 @@ mod sabotage;
 mod settings;
 mod socket;
 mod table;
-mod turn;
 mod wanted;

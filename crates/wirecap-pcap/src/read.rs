@@ -19,9 +19,9 @@ use crate::abi::{Callback, ERROR, ERROR_BREAK, PacketHeader, Pcap};
 use crate::failure::guarded;
 use crate::handle::Handle;
 use crate::live::{Batch, Delivered, Found, Live};
+use crate::read_lock::Seat;
 use crate::real;
 use crate::table::{Given, look_up};
-use crate::turn::Seat;
 
 /// The number of packets that are filtered together, before the callback gets the first of them.
 const BATCH: usize = 64;

@@ -1,19 +1,20 @@
 //! The interfaces of this host, and the kernel's information about them.
 //!
 //! All answers come through netlink and ioctl, and therefore from the network namespace of the calling thread; a `/sys`
-//! or `/proc` mount may belong to another one. Devices on a bus (`vital`) belong to no network namespace.
+//! or `/proc` mount may belong to another one. Devices on a bus (`liveness`) belong to no network namespace.
 
 mod address;
 mod auto;
 mod counters;
 mod drop_table;
 pub(crate) mod events;
-pub(crate) mod glance;
 mod hardware_clock;
 mod hooks;
+pub(crate) mod interface_state;
 mod link;
 pub(crate) mod links;
 mod listeners;
+pub(crate) mod liveness;
 mod mark;
 mod netlink;
 mod offload;
@@ -24,7 +25,6 @@ mod settings;
 mod sockets;
 mod summary;
 mod survey;
-pub(crate) mod vital;
 mod xdp;
 mod xdp_since;
 
@@ -41,7 +41,7 @@ use netlink::Netlink;
 use survey::Survey;
 
 pub use address::{Address, Route, Routes, Scope};
-pub use auto::{Choice, ChosenEngine, Reason, Rung};
+pub use auto::{Choice, ChosenEngine, Reason, ReceiveMode};
 pub use counters::{DeviceCounters, DropSource};
 pub(crate) use hardware_clock::HardwareClock;
 pub use hooks::{Hooks, guarded_hooks};

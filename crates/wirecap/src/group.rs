@@ -22,11 +22,11 @@ use std::ops::Index;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::append_vec::AppendVec;
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::names::RingName;
 use crate::ring::{Help, Ring};
-use crate::seats::Seats;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 use crate::umem::chunk::Chunk;
 
@@ -37,7 +37,7 @@ use pressure::Pressure;
 #[derive(Debug)]
 pub(crate) struct Group {
     /// Its rings. A ring and what belongs to it are one entry, so no thread finds one without the other.
-    members: Seats<Member>,
+    members: AppendVec<Member>,
     mode: Mode,
     policy: Policy,
     stuck_after: Duration,
@@ -57,7 +57,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) struct Seat {
     /// Indices of its home rings in the group.
-    home: Seats<usize>,
+    home: AppendVec<usize>,
     /// Only workers of the same part are its buddies.
     part: usize,
     /// Twice the number of its requests for a chunk, plus [`IDLE`] if the last one found none; [`GONE`] when it makes
@@ -113,7 +113,7 @@ impl Member {
 
 /// The rings of a group, in the order of their indices.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rings<'a>(&'a Seats<Member>);
+pub(crate) struct Rings<'a>(&'a AppendVec<Member>);
 
 impl<'a> Rings<'a> {
     pub(crate) fn len(self) -> usize {
@@ -176,7 +176,7 @@ impl Group {
         let (mut seats, ring_count) = (Vec::new(), rings.len());
         for (part, (rings, share)) in rings_of_parts.iter().zip(shares).enumerate() {
             seats.extend((0..share).map(|worker| Seat {
-                home: Seats::new(rings.iter().copied().skip(worker).step_by(share), 0),
+                home: AppendVec::new(rings.iter().copied().skip(worker).step_by(share), 0),
                 part,
                 asked: AtomicU64::new(IDLE),
                 seen: Mutex::new(Seen { asked: IDLE, since: None }),
@@ -190,7 +190,7 @@ impl Group {
             seat.home.iter().for_each(|&ring| members[ring].home = worker);
         }
         Self {
-            members: Seats::new(members, 0),
+            members: AppendVec::new(members, 0),
             mode,
             policy: Policy::default(),
             stuck_after,

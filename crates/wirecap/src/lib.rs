@@ -39,6 +39,7 @@
 #[doc = include_str!("../../../docs/guide/embed.md")]
 struct Guide;
 
+mod append_vec;
 mod capture;
 pub mod device;
 mod error;
@@ -57,7 +58,6 @@ mod ring;
 #[cfg(sabotage)]
 #[path = "../../wirecap-testbed/src/sabotage.rs"]
 mod sabotage;
-mod seats;
 mod sieve;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
@@ -74,7 +74,7 @@ pub use capture::source::Source;
 pub use capture::worker::{Waker, Worker};
 pub use capture::{Capture, CaptureBuilder, DEFAULT_CHUNK_CELLS, DEFAULT_CHUNKS, DEFAULT_SNAP_LEN};
 pub use capture::{Engine, Event, Interface, Reception, RingState, Stopper, wanted_pool_bytes};
-pub use device::Rung;
+pub use device::ReceiveMode;
 pub use error::{CaptureError, FilterChangeError, OpenError};
 pub use forward::{DetachedPacket, Drain, NoRoom, OutPacket, Port, PortError, TxQueue};
 pub use group::guarantee::{Guarantee, Shortfall};

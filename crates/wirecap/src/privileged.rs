@@ -14,6 +14,6 @@ pub use crate::sys::packet::{bind_packet_socket, open_packet_socket};
 pub use crate::sys::promiscuous::{join_promiscuous, join_promiscuous_by};
 pub use crate::sys::xdp::{bind_xdp_socket, bind_xdp_socket_beside, open_xdp_socket, register_umem};
 pub use crate::xdp::hook::{
-    Hook, HookFault, Hooks, LocalHook, OpenedHook, SocketRef, Turn, own_turn, set_hooks,
+    AttachLock, Hook, HookFault, Hooks, LocalHook, OpenedHook, SocketRef, own_turn, set_hooks,
 };
 pub use crate::xdp::plan::{HookPlan, HookState, Where};

@@ -1,22 +1,22 @@
 //! The `xdp` engine: AF_XDP sockets on the receive queues of an interface (take mode).
 
+mod attach_lock;
 mod attachment;
-mod blueprint;
 mod claim;
 mod clock;
-mod commons;
 #[cfg(all(test, not(loom), not(miri)))]
 mod device_clock_tests;
 pub(crate) mod hook;
-mod ladder;
-mod lesson;
 mod link;
+mod mode_search;
 mod place;
 pub(crate) mod plan;
+mod program_plan;
 mod programs;
+mod reopen;
+mod shared_umem;
 mod sizes;
 mod stamps;
-mod turn;
 mod tx;
 
 use std::io;
@@ -30,7 +30,7 @@ use std::time::Duration;
 use rustix::net::netdevice;
 
 use crate::bpf::BpfError;
-use crate::device::{Device, DeviceCounters, DeviceSummary, Rung};
+use crate::device::{Device, DeviceCounters, DeviceSummary, ReceiveMode};
 use crate::error::OpenError;
 use crate::kernel_ring::{Consumer, Producer};
 use crate::limits::locked_memory_rlimit;
@@ -48,17 +48,17 @@ use crate::umem::pool::Pool;
 use crate::umem::rx::RxRing;
 use crate::umem::supply::Supply;
 use hook::Hook;
-use ladder::{Ladder, refusal_to_bind};
+use mode_search::{ModeSearch, refusal_to_bind};
 use sizes::pool_geometry;
 use tx::{COMPLETION_SLOTS, TxSocket};
 
+pub(crate) use attach_lock::wait as wait_for_turn;
 pub(crate) use attachment::Attachment;
-pub(crate) use commons::Commons;
-pub(crate) use hook::Turn;
-pub(crate) use lesson::{Lesson, Refusal, why_copy};
+pub(crate) use hook::AttachLock;
+pub(crate) use reopen::{Refusal, Reopen, why_copy};
+pub(crate) use shared_umem::SharedUmem;
 pub use sizes::CellFit;
 pub(crate) use sizes::{cell_bytes, check_pools, longest_frame, pool_bytes};
-pub(crate) use turn::wait as wait_for_turn;
 pub(crate) use tx::{PortClaims, PreparedTx, open_port};
 
 /// The settings for opening rings.
@@ -68,7 +68,7 @@ pub(crate) struct Settings {
     /// Number of posted cells of each queue, if not all.
     pub(crate) warm: Option<u32>,
     /// The UMEM that the rings share, if the pool is elastic or the capture forwards.
-    pub(crate) commons: Option<Arc<Commons>>,
+    pub(crate) shared_umem: Option<Arc<SharedUmem>>,
     /// Non-matching packets are dropped instead of passed to the host.
     pub(crate) drop_rejected: bool,
     /// Why packets must be copied, if known beforehand.
@@ -88,8 +88,8 @@ pub(crate) struct Opened {
     /// The tx rings of the queues, if the capture forwards.
     pub(crate) tx: Vec<PreparedTx>,
     pub(crate) attachment: Attachment,
-    pub(crate) rung: Rung,
-    pub(crate) missed_rungs: Vec<(Rung, String)>,
+    pub(crate) receive_mode: ReceiveMode,
+    pub(crate) missed_receive_modes: Vec<(ReceiveMode, String)>,
     pub(crate) huge_pages: bool,
     /// The time until the device had a carrier again; `None` if it has none.
     pub(crate) link_wait: Option<Duration>,
@@ -105,38 +105,43 @@ pub(crate) struct Opened {
 /// Opens the rings of `steering`. All steps that do not change the interface come first, and a failure undoes
 /// all changes.
 ///
-/// A [`Lesson`] as error means that another attempt with this knowledge may succeed.
+/// A [`Reopen`] as error means that another attempt with this knowledge may succeed.
 pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) -> Result<Opened, Refusal> {
     if !device.up {
         return Err(OpenError::InterfaceDown { interface: device.name.clone() }.into());
     }
     let queues = prepare(device, steering, settings)?;
     let huge_pages = queues.iter().all(|queue| queue.pool.on_huge_pages());
-    let mut ladder = Ladder::new(device, settings.rings.geometry.cell_bytes);
+    let mut mode_search = ModeSearch::new(device, settings.rings.geometry.cell_bytes);
     if let Some(reason) = &settings.copy_because {
-        ladder.copy_because(reason);
+        mode_search.copy_because(reason);
     }
-    let mut attachment = Attachment::new(device, steering, settings, &mut ladder)?;
+    let mut attachment = Attachment::new(device, steering, settings, &mut mode_search)?;
     let rx_queues = Device::find(&device.name).map_err(OpenError::from)?.rx_queues;
     if rx_queues != device.rx_queues {
-        return Err(Lesson::Queues { ifindex: device.index, own: device.rx_queues, rx_queues }.into());
+        return Err(Reopen::Queues { ifindex: device.index, own: device.rx_queues, rx_queues }.into());
     }
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     let (mut fill_rings, mut tx) = (Vec::new(), Vec::new());
     for queue in queues {
-        let seated =
-            seat(queue, &mut ladder, &attachment, settings, settings.rings.first_ring_index + rings.len())?;
+        let seated = seat(
+            queue,
+            &mut mode_search,
+            &attachment,
+            settings,
+            settings.rings.first_ring_index + rings.len(),
+        )?;
         rings.extend(seated.rings);
         sockets.extend(seated.sockets);
         fill_rings.push(seated.fill_ring);
         tx.extend(seated.tx);
     }
-    attachment.rung = ladder.rung;
+    attachment.receive_mode = mode_search.receive_mode;
     let link_wait = link::await_carrier(device)?;
     attachment.settle(&rings);
     let counters_at_start = device.counters().ok();
     for (key, kernel) in sockets {
-        kernel.starving.begin(&kernel.socket, ladder.rung);
+        kernel.starving.begin(&kernel.socket, mode_search.receive_mode);
         let received = attachment.receive(key, &kernel.socket);
         received.map_err(|source| refused(&DeviceSummary::from(device), source))?;
     }
@@ -148,8 +153,8 @@ pub(crate) fn open(device: &Device, steering: &Steering, settings: &Settings) ->
         tx,
         timestamps: attachment.timestamps,
         attachment,
-        rung: ladder.rung,
-        missed_rungs: ladder.missed,
+        receive_mode: mode_search.receive_mode,
+        missed_receive_modes: mode_search.missed,
         huge_pages,
         link_wait,
         counters_at_start,
@@ -166,7 +171,7 @@ fn prepare(
     let queues: Vec<_> = steering.queues().iter().copied().zip(steering.rings_of_queues()).collect();
     let processors = populating_threads();
     // Rings that share a pool take their cells in turn.
-    let at_a_time = if settings.commons.is_some() { 1 } else { processors.min(queues.len()).max(1) };
+    let at_a_time = if settings.shared_umem.is_some() { 1 } else { processors.min(queues.len()).max(1) };
     let threads = processors / at_a_time;
     let prepare = |queues: &[(u32, u32)]| -> Result<Vec<_>, OpenError> {
         let queues = queues.iter();
@@ -209,12 +214,12 @@ struct Seated {
 /// Binds the rings of `queue`, of which the first one is the capture's ring `first_ring_index`.
 fn seat(
     queue: PreparedQueue,
-    ladder: &mut Ladder<'_>,
+    mode_search: &mut ModeSearch<'_>,
     attachment: &Attachment,
     settings: &Settings,
     first_ring_index: usize,
 ) -> Result<Seated, Refusal> {
-    let device = ladder.device;
+    let device = mode_search.device;
     let kernel = |socket, filtered| SocketKernel {
         socket,
         ifindex: device.index,
@@ -238,19 +243,19 @@ fn seat(
         FillRing::new(queue.pool, queue.addresses, queue.supply, queue.fill, Arc::clone(&first) as _)
             .map_err(|broken| system("post the cells", io::Error::other(broken.to_string())))?;
     let fill_ring = Arc::new(fill_ring);
-    bind(&prepared, ladder, settings.commons.as_deref())?;
-    if ladder.rung == Rung::ZeroCopy {
+    bind(&prepared, mode_search, settings.shared_umem.as_deref())?;
+    if mode_search.receive_mode == ReceiveMode::ZeroCopy {
         fill_ring.know_descriptors(device.rx_descriptors());
     }
-    let sender = settings.commons.as_deref().filter(|commons| commons.forwards());
+    let sender = settings.shared_umem.as_deref().filter(|shared_umem| shared_umem.forwards());
     let sender = sender.map(|_| TxSocket::beside(&first.socket, &prepared[0].0, device)).transpose()?;
-    if let Some(commons) = &settings.commons {
-        commons.first.get_or_init(|| (Arc::clone(&first), ladder.rung));
+    if let Some(shared_umem) = &settings.shared_umem {
+        shared_umem.first.get_or_init(|| (Arc::clone(&first), mode_search.receive_mode));
     }
     let tx = sender.map(|socket| PreparedTx::new(socket, queue.completions));
     let (mut rings, mut sockets) = (Vec::new(), Vec::new());
     for (name, rx, kernel) in prepared {
-        kernel.starving.begin(&kernel.socket, ladder.rung);
+        kernel.starving.begin(&kernel.socket, mode_search.receive_mode);
         sockets.push((attachment.key_of(&name), Arc::clone(&kernel)));
         let identity = RingIdentity {
             name,
@@ -315,15 +320,15 @@ impl PreparedQueue {
             1 => vec![RingName::of_queue(&device.name, queue)],
             _ => (0..rings).map(name).collect(),
         };
-        let (commons, geometry) = (settings.commons.as_deref(), settings.rings.geometry);
-        let slots = commons.map_or_else(|| geometry.cells().next_power_of_two(), Commons::rx_slots);
+        let (shared_umem, geometry) = (settings.shared_umem.as_deref(), settings.rings.geometry);
+        let slots = shared_umem.map_or_else(|| geometry.cells().next_power_of_two(), SharedUmem::rx_slots);
         let prepared = names.into_iter().map(|name| PreparedRing::new(name, slots));
         let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
         let socket = &prepared[0].socket;
-        let (pool, addresses, supply, registers) = match commons {
-            Some(commons) => {
-                let (own, supply, is_first) = commons.share();
-                (Arc::clone(&commons.pool), own, supply, is_first)
+        let (pool, addresses, supply, registers) = match shared_umem {
+            Some(shared_umem) => {
+                let (own, supply, is_first) = shared_umem.share();
+                (Arc::clone(&shared_umem.pool), own, supply, is_first)
             }
             None => {
                 let pool = Pool::new(pool_geometry(geometry, rings), threads)
@@ -336,7 +341,7 @@ impl PreparedQueue {
         if registers {
             register(socket, &pool)?;
         }
-        let completions = if commons.is_some_and(Commons::forwards) { COMPLETION_SLOTS } else { 1 };
+        let completions = if shared_umem.is_some_and(SharedUmem::forwards) { COMPLETION_SLOTS } else { 1 };
         let rings = socket.make_fill_and_completion_rings(supply.posted.next_power_of_two(), completions);
         let (fill, completions) =
             rings.map_err(|source| system("make the fill ring of an AF_XDP socket", source))?;
@@ -347,21 +352,23 @@ impl PreparedQueue {
 /// Binds the rings of a queue.
 fn bind(
     rings: &[(RingName, Consumer<Descriptor>, Arc<SocketKernel>)],
-    ladder: &mut Ladder<'_>,
-    commons: Option<&Commons>,
+    mode_search: &mut ModeSearch<'_>,
+    shared_umem: Option<&SharedUmem>,
 ) -> Result<(), Refusal> {
     let ((name, _, first), others) = rings.split_first().expect("every queue has a ring");
-    match commons.and_then(|commons| commons.first.get()) {
-        Some((kernel, rung)) => ladder.bind_sharing(&first.socket, (&kernel.socket, *rung), name)?,
+    match shared_umem.and_then(|shared_umem| shared_umem.first.get()) {
+        Some((kernel, receive_mode)) => {
+            mode_search.bind_sharing(&first.socket, (&kernel.socket, *receive_mode), name)?
+        }
         None => {
-            if let Some(reason) = commons.and_then(|commons| commons.copy_because.as_deref()) {
-                ladder.copy_because(reason);
+            if let Some(reason) = shared_umem.and_then(|shared_umem| shared_umem.copy_because.as_deref()) {
+                mode_search.copy_because(reason);
             }
-            ladder.bind(&first.socket, name)?;
+            mode_search.bind(&first.socket, name)?;
         }
     }
     let beside = |(name, _, kernel): &(RingName, _, Arc<SocketKernel>)| {
-        let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, name.queue);
+        let bound = kernel.socket.bind_beside(&first.socket, mode_search.device.index, name.queue);
         bound.map_err(|source| refusal_to_bind(name, source))
     };
     Ok(others.iter().try_for_each(beside)?)
@@ -417,12 +424,12 @@ struct StarvationCount {
 
 impl StarvationCount {
     /// Counts from now on.
-    fn begin(&self, socket: &XdpSocket, rung: Rung) {
+    fn begin(&self, socket: &XdpSocket, receive_mode: ReceiveMode) {
         let statistics = socket.statistics().ok();
         let so_far =
             statistics.and_then(|statistics| statistics.rx_fill_ring_empty_descs).unwrap_or_default();
         self.at_start.store(so_far, Ordering::Relaxed);
-        self.is_zero_copy.store(rung == Rung::ZeroCopy, Ordering::Relaxed);
+        self.is_zero_copy.store(receive_mode == ReceiveMode::ZeroCopy, Ordering::Relaxed);
     }
 
     fn since_start(&self, now: u64) -> u64 {

@@ -63,7 +63,7 @@ pub(crate) struct Route {
 }
 
 pub(crate) const ALL: &[Check] = &[
-    Check { name: "rung", core: true, run: capturing::rung },
+    Check { name: "rung", core: true, run: capturing::receive_mode },
     Check { name: "bytes", core: true, run: capturing::bytes },
     Check { name: "mtu", core: false, run: capturing::mtu },
     Check { name: "queues", core: false, run: capturing::queues },

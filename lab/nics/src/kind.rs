@@ -23,7 +23,7 @@ pub(crate) struct Kind {
     /// Also the prefix of the interfaces' names.
     pub(crate) name: &'static str,
     /// The mode of AF_XDP at an MTU of 1500, as printed by the command.
-    pub(crate) rung: &'static str,
+    pub(crate) receive_mode: &'static str,
     /// Part of the reason that the command prints for not using zero-copy.
     pub(crate) reason: Option<&'static str>,
     /// Numbers of queues to try; empty if there is only one queue.
@@ -42,7 +42,7 @@ pub(crate) struct Kind {
 pub(crate) const KINDS: &[Kind] = &[
     Kind {
         name: "igb",
-        rung: "zero-copy",
+        receive_mode: "zero-copy",
         reason: None,
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
@@ -51,7 +51,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "virtio",
-        rung: "zero-copy",
+        receive_mode: "zero-copy",
         reason: None,
         queue_counts: &[1, 2, 4, 8],
         mtu_max: 9000,
@@ -61,7 +61,7 @@ pub(crate) const KINDS: &[Kind] = &[
     // Without iommu_platform the driver has no DMA device for which to map the cells.
     Kind {
         name: "plain",
-        rung: "native copy",
+        receive_mode: "native copy",
         reason: Some("Invalid argument"),
         queue_counts: &[1, 8],
         mtu_max: 9000,
@@ -71,7 +71,7 @@ pub(crate) const KINDS: &[Kind] = &[
     // With queue_reset=off the driver cannot stop a single queue to exchange its buffers.
     Kind {
         name: "fixed",
-        rung: "native copy",
+        receive_mode: "native copy",
         reason: Some("No such file or directory"),
         queue_counts: &[1, 8],
         mtu_max: 9000,
@@ -80,7 +80,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "vmxnet3",
-        rung: "native copy",
+        receive_mode: "native copy",
         reason: Some("no zero-copy AF_XDP"),
         queue_counts: &[],
         mtu_max: 3000,
@@ -89,7 +89,7 @@ pub(crate) const KINDS: &[Kind] = &[
     },
     Kind {
         name: "e1000e",
-        rung: "generic",
+        receive_mode: "generic",
         reason: Some("no native XDP"),
         queue_counts: &[],
         mtu_max: 9000,

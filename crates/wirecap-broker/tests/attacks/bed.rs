@@ -221,7 +221,7 @@ impl Attacker {
 
     #[track_caller]
     pub(crate) fn turn(&self, device: &DeviceSummary) -> u32 {
-        self.object(&Ask::Turn(device.clone())).0
+        self.object(&Ask::AttachLock(device.clone())).0
     }
 
     #[track_caller]

@@ -71,7 +71,7 @@ enum Intent {
     BindPacket(Number, Place),
     Promiscuous(Place),
     GuardedHooks(Place),
-    Turn(Description),
+    AttachLock(Description),
     OpenHook(Box<Plan>, Number),
     Hook(Number, Change),
     Release(Number),
@@ -175,7 +175,7 @@ fn intent() -> impl Strategy<Value = Intent> {
         3 => (number(), place()).prop_map(|(socket, place)| Intent::BindPacket(socket, place)),
         2 => place().prop_map(Intent::Promiscuous),
         1 => place().prop_map(Intent::GuardedHooks),
-        3 => description().prop_map(Intent::Turn),
+        3 => description().prop_map(Intent::AttachLock),
         2 => (plans(), number()).prop_map(|(plan, turn)| Intent::OpenHook(plan, turn)),
         4 => plans().prop_map(Intent::Capture),
         14 => (number(), change()).prop_map(|(hook, change)| Intent::Hook(hook, change)),
@@ -294,7 +294,7 @@ impl Client<'_> {
             }
             Intent::Promiscuous(place) => Ask::Promiscuous { ifindex: self.index(*place) },
             Intent::GuardedHooks(place) => Ask::GuardedHooks { ifindex: self.index(*place) },
-            Intent::Turn(description) => Ask::Turn(self.device(description)),
+            Intent::AttachLock(description) => Ask::AttachLock(self.device(description)),
             Intent::OpenHook(plan, turn) => Ask::OpenHook { plan: self.plan(plan), turn: self.number(*turn) },
             Intent::Hook(hook, change) => Ask::Hook { hook: self.number(*hook), ask: self.change(change) },
             Intent::Release(object) => Ask::Release { object: self.number(*object) },
@@ -308,7 +308,7 @@ impl Client<'_> {
             }
             Intent::Capture(plan) => {
                 let plan = self.plan(plan);
-                let Some(turn) = self.ask(&Ask::Turn(plan.device.clone())) else { return };
+                let Some(turn) = self.ask(&Ask::AttachLock(plan.device.clone())) else { return };
                 self.ask(&Ask::OpenHook { plan, turn });
                 Ask::Release { object: turn }
             }

@@ -94,7 +94,7 @@ pub(crate) fn names_and_paths_of_a_mebibyte_are_refused() {
         let reply = attacker.ask(&ask).0;
         assert!(matches!(reply, Reply::Refused(_)));
     };
-    refused(Ask::Turn(long.clone()));
+    refused(Ask::AttachLock(long.clone()));
     refused(Ask::OpenHook { plan: Box::new(plan(&long, &[1])), turn });
     refused(Ask::Hook { hook, ask: HookAsk::MoveTo(long) });
     // The text of the refusal would be longer than the path.

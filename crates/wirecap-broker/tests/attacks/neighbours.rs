@@ -20,7 +20,7 @@ fn try_everything(bed: &Bed, attacker: &Attacker, hook: u32, sentinel: &mut Sent
     let device = bed.device(CAPTURED);
     let exchange = |filter| {
         let prepared = attacker.hook(hook, HookAsk::Prepare(filter));
-        let (Reply::Object(turn), _) = attacker.ask(&Ask::Turn(device.clone())) else {
+        let (Reply::Object(turn), _) = attacker.ask(&Ask::AttachLock(device.clone())) else {
             panic!("{prepared:?}")
         };
         let exchanged = attacker.hook(hook, HookAsk::Exchange { turn });

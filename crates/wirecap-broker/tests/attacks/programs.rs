@@ -18,7 +18,7 @@ pub(crate) fn no_program_is_attached_to_another_interface_or_queue() {
     let attacker = Attacker::new(&bed, &terms(Some(&[0])));
     let (captured, other) = (bed.device(CAPTURED), bed.device(OTHER));
     let turn = attacker.turn(&captured);
-    attacker.is_refused(&Ask::Turn(other.clone()));
+    attacker.is_refused(&Ask::AttachLock(other.clone()));
     attacker.is_refused(&opening(&plan(&other, &[0]), turn));
     for queues in [&[1][..], &[0, 1], &[0, 4095], &[0, u32::MAX]] {
         attacker.is_refused(&opening(&plan(&captured, queues), turn));
@@ -69,7 +69,7 @@ pub(crate) fn the_right_to_change_a_program_is_that_of_its_interface() {
     // The right itself is that of one process at a time.
     let rival = Attacker::new(&bed, &terms(None));
     let turn = rival.turn(&captured);
-    attacker.is_refused(&Ask::Turn(captured.clone()));
+    attacker.is_refused(&Ask::AttachLock(captured.clone()));
     for ask in [HookAsk::PrepareToPass, HookAsk::AttachAgain, HookAsk::AttachAnew, HookAsk::RunOnNewQueues] {
         let reply = attacker.hook(hook, ask);
         assert!(is_refusal(&reply), "{reply:?}");
@@ -230,7 +230,7 @@ pub(crate) fn impossible_steering_is_refused() {
         let mut device = device.clone();
         (device.rx_queues, device.rx_queues_max) = (rx_queues, rx_queues_max);
         attacker.is_refused(&opening(&plan(&device, &[0]), turn));
-        attacker.is_refused(&Ask::Turn(device));
+        attacker.is_refused(&Ask::AttachLock(device));
     }
     assert_eq!(bed.program_of(&bed.captured), None);
     // All hooks together have a limit.

@@ -58,7 +58,7 @@ pub(crate) fn all_interfaces_are_for_packet_sockets_only() {
     for ifindex in [bed.index(), bed.other(), 0] {
         attacker.is_refused(&Ask::BindXdp { socket: xdp, ifindex, queue: 0, mode: COPY });
     }
-    attacker.is_refused(&Ask::Turn(bed.device(CAPTURED)));
+    attacker.is_refused(&Ask::AttachLock(bed.device(CAPTURED)));
     attacker.end();
 }
 

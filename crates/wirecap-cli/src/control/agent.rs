@@ -9,7 +9,7 @@ use wirecap::{Capture, Interface, Ledger, Reception, RingState};
 use wirecap_units::error::causes;
 
 use super::changes::Changes;
-use super::desk::{Desk, Job, Line};
+use super::mailbox::{Job, Line, Mailbox};
 use crate::events::{self, Kind};
 use crate::failure::Failure;
 use crate::lost::Lost;
@@ -35,9 +35,9 @@ pub(super) struct Identity {
     pub(super) started: SystemTime,
 }
 
-/// Executes the jobs on a desk, until it is dropped.
+/// Executes the jobs on a mailbox, until it is dropped.
 pub(crate) struct Agent<'a> {
-    desks: &'a [Desk],
+    desks: &'a [Mailbox],
     changes: Changes<'a>,
     identity: &'a Identity,
     filters: Filters<'a>,
@@ -51,12 +51,12 @@ pub(crate) struct Agent<'a> {
 
 impl<'a> Agent<'a> {
     pub(super) fn new(
-        (desks, identity, meaning): (&'a [Desk], &'a Identity, &'a Meaning),
+        (desks, identity, meaning): (&'a [Mailbox], &'a Identity, &'a Meaning),
         capture: &'a Capture,
         writing: Option<&'a Writing>,
         account: Statement<'a>,
     ) -> Self {
-        desks.iter().for_each(Desk::begin_jobs);
+        desks.iter().for_each(Mailbox::begin_jobs);
         Self {
             desks,
             changes: Changes::default(),
@@ -72,11 +72,11 @@ impl<'a> Agent<'a> {
 
     /// Executes the jobs since the last call.
     pub(crate) fn do_jobs(&mut self) {
-        for desk in self.desks {
-            for Job { client, task } in desk.take_jobs() {
+        for mailbox in self.desks {
+            for Job { client, task } in mailbox.take_jobs() {
                 match task.is_change() {
-                    true => self.changes.push(desk, client, task),
-                    false => desk.answer(client, self.recent_status()),
+                    true => self.changes.push(mailbox, client, task),
+                    false => mailbox.answer(client, self.recent_status()),
                 }
             }
         }
@@ -199,7 +199,7 @@ impl Filters<'_> {
 impl Drop for Agent<'_> {
     fn drop(&mut self) {
         let status: Line = self.status("ending").to_string().into();
-        self.desks.iter().for_each(|desk| desk.end_jobs(&status));
+        self.desks.iter().for_each(|mailbox| mailbox.end_jobs(&status));
     }
 }
 

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use wirecap_recorder::{Answer, RulesError};
 use wirecap_units::error::causes;
 
-use super::desk::{ClientId, Desk, ENDING, Task};
+use super::mailbox::{ClientId, ENDING, Mailbox, Task};
 use crate::events::{self, Kind};
 use crate::recording::options::Rules;
 use crate::recording::{self, RulesRequest, RulesStep};
@@ -42,7 +42,7 @@ pub(super) struct Changes<'a> {
 /// A change, and the client that gets the answer.
 #[derive(Debug)]
 struct Change<'a> {
-    desk: &'a Desk,
+    mailbox: &'a Mailbox,
     client: ClientId,
     task: Task,
     came: Instant,
@@ -51,7 +51,7 @@ struct Change<'a> {
 /// A change of rules for files, and of the filter if there is one.
 #[derive(Debug)]
 struct Reload<'a> {
-    desk: &'a Desk,
+    mailbox: &'a Mailbox,
     client: ClientId,
     filter: Option<String>,
     rules: Rules,
@@ -66,12 +66,12 @@ pub(super) type SetFilter<'f> = &'f mut dyn FnMut(&str) -> Result<(), String>;
 
 impl<'a> Changes<'a> {
     /// Puts a change behind those that wait.
-    pub(super) fn push(&mut self, desk: &'a Desk, client: ClientId, task: Task) {
-        let change = Change { desk, client, task, came: Instant::now() };
+    pub(super) fn push(&mut self, mailbox: &'a Mailbox, client: ClientId, task: Task) {
+        let change = Change { mailbox, client, task, came: Instant::now() };
         match self.waiting.len() < WAITING_MAX {
             true => self.waiting.push_back(change),
             false => answer(
-                desk,
+                mailbox,
                 client,
                 Err(format!("busy: {WAITING_MAX} changes wait; nothing was changed, try again later")),
             ),
@@ -103,37 +103,39 @@ impl Drop for Changes<'_> {
     fn drop(&mut self) {
         if let Some(reload) = &self.reload {
             match reload.outcome.try_recv() {
-                Ok(Ok(())) if reload.step == RulesStep::Apply => answer(reload.desk, reload.client, Ok(())),
-                _ => reload.desk.answer(reload.client, ENDING.into()),
+                Ok(Ok(())) if reload.step == RulesStep::Apply => {
+                    answer(reload.mailbox, reload.client, Ok(()))
+                }
+                _ => reload.mailbox.answer(reload.client, ENDING.into()),
             }
         }
-        self.waiting.iter().for_each(|change| change.desk.answer(change.client, ENDING.into()));
+        self.waiting.iter().for_each(|change| change.mailbox.answer(change.client, ENDING.into()));
     }
 }
 
 impl<'a> Change<'a> {
     /// Makes the change and answers it; returns a change of rules, which takes longer. It has waited for the disk `since` then.
     fn begin(self, since: Instant, set_filter: SetFilter<'_>) -> Option<Reload<'a>> {
-        let Self { desk, client, task, .. } = self;
+        let Self { mailbox, client, task, .. } = self;
         if since.elapsed() > PATIENCE {
-            answer(desk, client, Err(stalled()));
+            answer(mailbox, client, Err(stalled()));
             return None;
         }
         match task {
             Task::Status => unreachable!("a status changes nothing"),
-            Task::Filter(expression) => answer(desk, client, set_filter(&expression)),
+            Task::Filter(expression) => answer(mailbox, client, set_filter(&expression)),
             Task::Reload(_, Some(_)) if !signals::is_rotating() => {
-                answer(desk, client, Err("this capture does not write a set of files".to_owned()));
+                answer(mailbox, client, Err("this capture does not write a set of files".to_owned()));
             }
             Task::Reload(filter, Some(rules)) => {
                 service::reloading();
                 let (step, outcome) = (RulesStep::Check, ask(RulesStep::Check, &rules));
-                return Some(Reload { desk, client, filter, rules, step, since, outcome });
+                return Some(Reload { mailbox, client, filter, rules, step, since, outcome });
             }
             Task::Reload(filter, None) => {
                 service::reloading();
                 let outcome = filter.map_or(Ok(()), |filter| set_filter(&filter));
-                end(desk, client, outcome);
+                end(mailbox, client, outcome);
             }
         }
         None
@@ -155,22 +157,22 @@ impl Reload<'_> {
         match (self.outcome.try_recv(), self.step) {
             (Ok(Ok(())), RulesStep::Check) => {
                 if let Some(Err(reason)) = self.filter.as_deref().map(set_filter) {
-                    end(self.desk, self.client, Err(reason));
+                    end(self.mailbox, self.client, Err(reason));
                     return None;
                 }
                 self.step = RulesStep::Apply;
                 self.outcome = ask(RulesStep::Apply, &self.rules);
                 return Some(self);
             }
-            (Ok(Ok(())), RulesStep::Apply) => end(self.desk, self.client, Ok(())),
-            (Ok(Err(error)), _) => end(self.desk, self.client, Err(causes(&error))),
+            (Ok(Ok(())), RulesStep::Apply) => end(self.mailbox, self.client, Ok(())),
+            (Ok(Err(error)), _) => end(self.mailbox, self.client, Err(causes(&error))),
             (Err(TryRecvError::Disconnected), _) => {
                 service::ready();
-                self.desk.answer(self.client, ENDING.into());
+                self.mailbox.answer(self.client, ENDING.into());
             }
             // A later answer changes nothing. Rules that apply cannot be withdrawn.
             (Err(TryRecvError::Empty), RulesStep::Check) if self.is_overdue() => {
-                end(self.desk, self.client, Err(stalled()));
+                end(self.mailbox, self.client, Err(stalled()));
             }
             (Err(TryRecvError::Empty), _) => return Some(self),
         }
@@ -196,18 +198,18 @@ fn stalled() -> String {
 }
 
 /// Ends a reload.
-fn end(desk: &Desk, client: ClientId, outcome: Result<(), String>) {
+fn end(mailbox: &Mailbox, client: ClientId, outcome: Result<(), String>) {
     if outcome.is_ok() {
         events::say(Kind::Rotation, "the configuration was reread");
     }
     service::ready();
-    answer(desk, client, outcome);
+    answer(mailbox, client, outcome);
 }
 
-fn answer(desk: &Desk, client: ClientId, outcome: Result<(), String>) {
+fn answer(mailbox: &Mailbox, client: ClientId, outcome: Result<(), String>) {
     let answer: Value = match outcome {
         Ok(()) => json!({ "ok": true }),
         Err(reason) => json!({ "ok": false, "error": reason }),
     };
-    desk.answer(client, answer.to_string().into());
+    mailbox.answer(client, answer.to_string().into());
 }

@@ -6,8 +6,8 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use serde_json::json;
 
-use super::desk::{Desk, Job, Line, Task};
 use super::lines::{LINE_BYTES_MAX, Lines, TooLong};
+use super::mailbox::{Job, Line, Mailbox, Task};
 use super::request::Request;
 use super::server::{Client, Peer};
 use crate::events::{self, Kind, Next};
@@ -101,7 +101,7 @@ impl Client for Connection {
     }
 
     /// Executes one request, if the client can take an answer, and sends it the events that it follows.
-    fn serve(&mut self, _listener: &UnixListener, desk: &Desk) {
+    fn serve(&mut self, _listener: &UnixListener, mailbox: &Mailbox) {
         self.put_events();
         if !self.can_be_served() {
             return;
@@ -110,7 +110,7 @@ impl Client for Connection {
             Ok(None) => {}
             Ok(Some(line)) if line.iter().all(u8::is_ascii_whitespace) => {}
             Ok(Some(line)) => match Request::parse(&line) {
-                Ok(request) => self.carry_out(request, desk),
+                Ok(request) => self.carry_out(request, mailbox),
                 Err(reason) => self.refuse(&reason),
             },
             Err(TooLong) => {
@@ -188,7 +188,7 @@ impl Connection {
         }
     }
 
-    fn carry_out(&mut self, request: Request, desk: &Desk) {
+    fn carry_out(&mut self, request: Request, mailbox: &Mailbox) {
         let task = match request {
             Request::Status => Task::Status,
             Request::Filter(expression) => Task::Filter(expression),
@@ -213,7 +213,7 @@ impl Connection {
                 return;
             }
         };
-        match desk.ask(Job { client: self.peer.id, task }) {
+        match mailbox.ask(Job { client: self.peer.id, task }) {
             Some(answer) => self.put(&answer),
             None => self.phase = Phase::AwaitsAnswer,
         }

@@ -118,7 +118,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let directory = self.path.parent().unwrap_or(Path::new("."));
         // A process without privileges has no right to do so: then its broker does.
-        let Ok(_turn) = take_turn(directory) else { return };
+        let Ok(_turn) = take_attach_lock(directory) else { return };
         // The file may have been replaced: inode numbers are reused, so they do not identify it.
         let own = rustix::process::getpid().as_raw_pid();
         if socket_state(&self.path)
@@ -138,7 +138,7 @@ pub(super) fn claim(
 ) -> Result<(Place, UnixListener), ClaimError> {
     let unusable = |reason: String| ClaimError::Directory { directory: directory.to_owned(), reason };
     prepare(directory).map_err(unusable)?;
-    let _turn = take_turn(directory).map_err(unusable)?;
+    let _turn = take_attach_lock(directory).map_err(unusable)?;
     let numbered = |number| if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
     let mut taken = None;
     for name in (1..=if is_exact { 1 } else { NUMBER_MAX }).map(numbered) {
@@ -181,7 +181,7 @@ fn prepare(directory: &Path) -> Result<(), String> {
 }
 
 /// Waits until no other process takes a name.
-fn take_turn(directory: &Path) -> Result<File, String> {
+fn take_attach_lock(directory: &Path) -> Result<File, String> {
     let path = directory.join(LOCK);
     let flags = OFlags::NOFOLLOW.bits().cast_signed();
     let mut options = OpenOptions::new();

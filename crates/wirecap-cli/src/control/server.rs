@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, read, write};
 use rustix::net::{SocketFlags, accept_with};
 
-use super::desk::{ClientId, Desk, Line, Stage};
+use super::mailbox::{ClientId, Line, Mailbox, Stage};
 
 /// Maximum number of connections. A further one closes the one that has been silent longest.
 const CLIENTS_MAX: usize = 64;
@@ -48,7 +48,7 @@ pub(super) trait Client {
     fn transfer(&mut self, found: PollFlags, interest: PollFlags);
 
     /// Executes its requests.
-    fn serve(&mut self, listener: &Self::Listener, desk: &Desk);
+    fn serve(&mut self, listener: &Self::Listener, mailbox: &Mailbox);
 
     /// Passes it the answer of the thread that has the capture.
     fn answer(&mut self, line: &Line);
@@ -99,7 +99,7 @@ impl Peer {
 
 pub(super) struct Server<C: Client> {
     listener: C::Listener,
-    desk: Desk,
+    mailbox: Mailbox,
     clients: Vec<C>,
     /// Total number of clients.
     seen: ClientId,
@@ -108,15 +108,15 @@ pub(super) struct Server<C: Client> {
 }
 
 impl<C: Client> Server<C> {
-    pub(super) fn new(listener: C::Listener, desk: Desk) -> Self {
-        Self { listener, desk, clients: Vec::new(), seen: 0, out_of_files: false }
+    pub(super) fn new(listener: C::Listener, mailbox: Mailbox) -> Self {
+        Self { listener, mailbox, clients: Vec::new(), seen: 0, out_of_files: false }
     }
 
     /// Serves until the capture has ended.
     pub(super) fn run(mut self) {
         loop {
             self.wait();
-            let (answers, stage) = self.desk.take_answers();
+            let (answers, stage) = self.mailbox.take_answers();
             for (client, line) in answers {
                 // It may have gone.
                 if let Some(client) = self.clients.iter_mut().find(|known| known.peer().id == client) {
@@ -128,7 +128,7 @@ impl<C: Client> Server<C> {
             }
             self.accept();
             for client in &mut self.clients {
-                client.serve(&self.listener, &self.desk);
+                client.serve(&self.listener, &self.mailbox);
             }
             let now = Instant::now();
             let is_late = |client: &C| client.deadline().is_some_and(|end| end <= now);
@@ -141,7 +141,7 @@ impl<C: Client> Server<C> {
         let interests: Vec<PollFlags> = self.clients.iter().map(Client::interest).collect();
         let listening = if self.out_of_files { PollFlags::empty() } else { PollFlags::IN };
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.desk.bell(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.mailbox.bell(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.listener.as_fd(), listening),
         ];
         let clients = self.clients.iter().zip(&interests);

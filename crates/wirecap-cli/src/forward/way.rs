@@ -10,7 +10,7 @@ use super::checksums::ChecksumWatch;
 use super::latency::Latency;
 use super::mirror::Mirror;
 use super::rewrite::Changes;
-use crate::weight::Weight;
+use crate::app_cost::AppCost;
 
 /// Maximum wait for packets if there is no other work.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -60,7 +60,7 @@ impl Way {
 #[derive(Debug)]
 pub(crate) struct Treatment {
     pub(crate) mirror: Option<Mirror>,
-    pub(crate) weight: Option<Weight>,
+    pub(crate) weight: Option<AppCost>,
     pub(crate) latency: bool,
 }
 

@@ -482,11 +482,11 @@ impl AllWatch {
 
 impl Hardware {
     fn new(device: Device) -> Self {
-        let look = device.look().ok().flatten().filter(|glance| glance.carrier);
+        let look = device.look().ok().flatten().filter(|interface_state| interface_state.carrier);
         Self {
             at_start: device.counters_from(false).ok(),
             drops: None,
-            carrier_losses: look.map(|glance| glance.carrier_losses.unwrap_or(0)),
+            carrier_losses: look.map(|interface_state| interface_state.carrier_losses.unwrap_or(0)),
             well: SystemTime::now(),
             device,
         }
@@ -501,15 +501,15 @@ impl Hardware {
 
     /// Why it does not receive, or did not for a moment, and whether that lasts.
     fn fault(&mut self) -> Option<(UnseenReason, bool)> {
-        let glance = self.device.look().ok()??;
-        if !glance.up {
+        let interface_state = self.device.look().ok()??;
+        if !interface_state.up {
             return Some((UnseenReason::Down, true));
         }
-        match (self.carrier_losses, glance.carrier) {
+        match (self.carrier_losses, interface_state.carrier) {
             (None, false) => None,
             (Some(_), false) => Some((UnseenReason::NoCarrier, true)),
             (before, true) => {
-                let losses = glance.carrier_losses.unwrap_or(0);
+                let losses = interface_state.carrier_losses.unwrap_or(0);
                 self.carrier_losses = Some(losses);
                 before.filter(|before| *before != losses).map(|_| (UnseenReason::NoCarrier, false))
             }

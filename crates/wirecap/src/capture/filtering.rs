@@ -45,7 +45,7 @@ impl Capture {
 impl Capture {
     /// For each interface captured with `xdp`, the right to change the attached program. Waiting for it takes as long
     /// as other processes hold it, so the caller must not hold the capture's lock, which stopping the capture needs.
-    pub(super) fn turns(&self) -> Result<Vec<Option<xdp::Turn>>, OpenError> {
+    pub(super) fn turns(&self) -> Result<Vec<Option<xdp::AttachLock>>, OpenError> {
         // An interface that was removed may have returned with another index, or have been handed back to the host.
         let (places, mut devices) = {
             let running = lock(&self.shared.running);
@@ -55,7 +55,7 @@ impl Capture {
         };
         // In the same order in all processes, or two may wait for each other.
         devices.sort_unstable_by_key(|(_, device)| device.index);
-        let mut turns: Vec<Option<xdp::Turn>> = (0..places).map(|_| None).collect();
+        let mut turns: Vec<Option<xdp::AttachLock>> = (0..places).map(|_| None).collect();
         for (place, device) in devices {
             turns[place] = Some(xdp::wait_for_turn(&DeviceSummary::from(&device))?);
         }
@@ -78,7 +78,11 @@ impl Attached {
         }
     }
 
-    fn set_filter(&mut self, filters: &[Filter], turn: Option<&xdp::Turn>) -> Result<(), FilterChangeError> {
+    fn set_filter(
+        &mut self,
+        filters: &[Filter],
+        turn: Option<&xdp::AttachLock>,
+    ) -> Result<(), FilterChangeError> {
         let filter = filters.first().ok_or(FilterChangeError::Stopped)?;
         match (&mut self.attachment, turn) {
             (Some(Attachment::All(attachment)), _) => attachment.set_filter(filters),

@@ -43,7 +43,7 @@ impl CaptureBuilder {
         transmit_on: &[Device],
         geometry: Geometry,
         copy_because: Option<&str>,
-    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+    ) -> Result<Option<Arc<xdp::SharedUmem>>, OpenError> {
         let by_xdp = || targets.iter().filter(|target| matches!(target.way, Way::Xdp(_)));
         let rings = by_xdp().map(Target::rings).sum();
         if rings == 0 {
@@ -51,8 +51,8 @@ impl CaptureBuilder {
         }
         let devices = by_xdp().map(|target| &target.device).chain(transmit_on);
         let new_packets = self.forwarding.new_packets;
-        let commons = xdp::Commons::forwarding(geometry, rings, new_packets, self.warm, devices)?;
-        Ok(Some(Arc::new(commons.copying(copy_because))))
+        let shared_umem = xdp::SharedUmem::forwarding(geometry, rings, new_packets, self.warm, devices)?;
+        Ok(Some(Arc::new(shared_umem.copying(copy_because))))
     }
 
     /// Bytes of memory for new packets.
@@ -90,14 +90,14 @@ impl Ports {
     pub(super) fn add_transmitting(
         &mut self,
         device: &Device,
-        commons: Option<&Arc<xdp::Commons>>,
+        shared_umem: Option<&Arc<xdp::SharedUmem>>,
         rings: usize,
     ) -> Result<(), xdp::Refusal> {
-        let Some(commons) = commons else { return Ok(self.add(device, Vec::new())?) };
+        let Some(shared_umem) = shared_umem else { return Ok(self.add(device, Vec::new())?) };
         // Queues beyond the number of rings would have no packets to send, and the kernel allocates tables of
         // all cells for each.
         let queues: Vec<u32> = (0..device.rx_queues.min(device.tx_queues)).take(rings).collect();
-        let (tx, claims) = xdp::open_port(device, &queues, commons)?;
+        let (tx, claims) = xdp::open_port(device, &queues, shared_umem)?;
         self.claims.push(claims);
         Ok(self.add(device, tx)?)
     }
@@ -123,12 +123,12 @@ impl Ports {
         self,
         builder: &CaptureBuilder,
         rings: &[Arc<dyn Ring>],
-        commons: Option<&Arc<xdp::Commons>>,
+        shared_umem: Option<&Arc<xdp::SharedUmem>>,
         geometry: Geometry,
     ) -> (Arc<Exchange>, Vec<xdp::PortClaims>) {
-        let owners = commons.map(|commons| {
-            let (pool, rings) = (Arc::clone(&commons.pool), self.fill_rings);
-            Arc::new(Owners::new(pool, HEADROOM_BYTES, commons.ring_cells(), rings))
+        let owners = shared_umem.map(|shared_umem| {
+            let (pool, rings) = (Arc::clone(&shared_umem.pool), self.fill_rings);
+            Arc::new(Owners::new(pool, HEADROOM_BYTES, shared_umem.ring_cells(), rings))
         });
         let shared =
             self.names.into_iter().zip(self.tx).zip(self.senders).map(|(((name, longest), tx), sender)| {

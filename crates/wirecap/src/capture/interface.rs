@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::device::peer::PeerTags;
-use crate::device::{Device, Rung};
+use crate::device::{Device, ReceiveMode};
 use crate::filter::FilterRequest;
 use crate::packet::{self, Direction, Spread};
 use crate::time::Timestamps;
@@ -83,10 +83,10 @@ fn takes_out_tags(device: &Device) -> bool {
 pub enum Reception {
     /// By the engine `xdp`.
     Xdp {
-        /// The rung: how fast this way of receiving is.
-        rung: Rung,
-        /// The faster rungs that were tried, each with the reason why it failed.
-        missed_rungs: Vec<(Rung, String)>,
+        /// The receive mode: how fast this way of receiving is.
+        receive_mode: ReceiveMode,
+        /// The faster receive modes that were tried, each with the reason why it failed.
+        missed_receive_modes: Vec<(ReceiveMode, String)>,
         /// Whether the pools are on reserved huge pages.
         huge_pages: bool,
         /// The source of timestamps. The program reads the clock for every packet, even if batches were requested, if

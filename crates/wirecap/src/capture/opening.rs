@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::builder::{CaptureBuilder, Engine};
 use super::forwarding::Ports;
-use super::target::{Lessons, Target, Way};
+use super::target::{KnownFacts, Target, Way};
 use super::watch::Watched;
 use super::watch::comparison::Comparison;
 use super::watch::drops::DropCount;
@@ -53,21 +53,21 @@ impl CaptureBuilder {
         if let Some(path) = &self.file {
             return self.open_file(path);
         }
-        let mut lessons = Lessons::default();
+        let mut known_facts = KnownFacts::default();
         for _ in 0..ATTEMPTS_MAX {
-            match self.open_knowing(&lessons) {
+            match self.open_knowing(&known_facts) {
                 Ok(capture) => return Ok(capture),
                 Err(Refusal::Error(error)) => return Err(error),
-                Err(Refusal::Lesson(lesson)) => lessons.learn(lesson),
+                Err(Refusal::Reopen(reopen)) => known_facts.learn(reopen),
             }
         }
         let source = io::Error::other("they keep changing");
         Err(OpenError::System { action: "count the receive queues".to_owned(), source })
     }
 
-    /// Opens the capture with the lessons of earlier attempts.
-    fn open_knowing(&self, lessons: &Lessons) -> Result<Capture, Refusal> {
-        let targets = self.targets(lessons)?;
+    /// Opens the capture with the known facts of earlier attempts.
+    fn open_knowing(&self, known_facts: &KnownFacts) -> Result<Capture, Refusal> {
+        let targets = self.targets(known_facts)?;
         if self.timestamps == Timestamps::Hardware {
             targets.iter().try_for_each(Target::check_hardware_clock)?;
         }
@@ -84,13 +84,13 @@ impl CaptureBuilder {
             targets.iter().filter(locked).map(bytes).sum::<u64>() + new_bytes,
         )?;
         let mut devices = targets.iter().map(|target| &target.device);
-        let copy_because = lessons.copy_because.clone();
-        let copy_because = copy_because.or_else(|| devices.find_map(|device| lessons.why_copy(device)));
+        let copy_because = known_facts.copy_because.clone();
+        let copy_because = copy_because.or_else(|| devices.find_map(|device| known_facts.why_copy(device)));
         let copy_because = copy_because.as_deref();
-        let commons = if self.forwards() {
+        let shared_umem = if self.forwards() {
             self.forwarding_commons(&targets, &transmit_on, geometry, copy_because)?
         } else {
-            self.commons(&targets, geometry, copy_because)?
+            self.shared_umem(&targets, geometry, copy_because)?
         };
         let mut rings = Vec::new();
         let mut interfaces = Vec::new();
@@ -98,7 +98,7 @@ impl CaptureBuilder {
         let mut ports = Ports::default();
         for (interface_index, (target, filter)) in targets.into_iter().zip(filters).enumerate() {
             let places = (interface_index, rings.len());
-            let why_copy = lessons.why_copy(&target.device);
+            let why_copy = known_facts.why_copy(&target.device);
             let tags_matter = filter.as_ref().is_some_and(crate::filter::Filter::depends_on_tags);
             let settings = self.ring_settings(&target, filter, geometry, places);
             let (opened, all) = match &target.all {
@@ -106,7 +106,7 @@ impl CaptureBuilder {
                     let (opened, all) = self.open_all(&target, all, &settings)?;
                     (opened, Some(Box::new(all)))
                 }
-                None => (self.open_target(&target, settings, commons.as_ref(), why_copy)?, None),
+                None => (self.open_target(&target, settings, shared_umem.as_ref(), why_copy)?, None),
             };
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
@@ -148,11 +148,11 @@ impl CaptureBuilder {
             });
         }
         for device in &transmit_on {
-            ports.add_transmitting(device, commons.as_ref(), rings.len())?;
+            ports.add_transmitting(device, shared_umem.as_ref(), rings.len())?;
         }
         let port_devices = ports.devices();
         let forwarding =
-            self.forwards().then(|| ports.open(self, &rings, commons.as_ref(), geometry)).unzip();
+            self.forwards().then(|| ports.open(self, &rings, shared_umem.as_ref(), geometry)).unzip();
         let room = attached.iter().map(|attached| attached.target.rings_to_come()).sum();
         let group = self.group(rings, workers).with_room(room);
         let builder = self.clone();

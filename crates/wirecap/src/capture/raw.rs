@@ -80,7 +80,7 @@ impl Capture {
 }
 
 impl Attached {
-    fn run_in_kernel(&mut self, program: &[ClassicInsn], turn: Option<&xdp::Turn>) -> io::Result<()> {
+    fn run_in_kernel(&mut self, program: &[ClassicInsn], turn: Option<&xdp::AttachLock>) -> io::Result<()> {
         match (&mut self.attachment, turn) {
             (Some(Attachment::Packet(attachment)), _) => attachment.run_in_kernel(program),
             (Some(Attachment::Xdp(attachment)), Some(turn)) => {

@@ -39,9 +39,9 @@ pub(super) struct Target {
     pub(super) all: Option<AllInterfaces>,
 }
 
-/// The lessons of earlier attempts to open the capture.
+/// The known facts of earlier attempts to open the capture.
 #[derive(Debug, Default)]
-pub(super) struct Lessons {
+pub(super) struct KnownFacts {
     /// The number of receive queues of interfaces with a program, by index.
     queues: BTreeMap<u32, u32>,
     /// The number of receive queues without a program.
@@ -50,15 +50,15 @@ pub(super) struct Lessons {
     pub(super) copy_because: Option<String>,
 }
 
-impl Lessons {
-    /// Remembers a lesson.
-    pub(super) fn learn(&mut self, lesson: xdp::Lesson) {
-        match lesson {
-            xdp::Lesson::Queues { ifindex, own, rx_queues } => {
+impl KnownFacts {
+    /// Remembers a reason to reopen.
+    pub(super) fn learn(&mut self, reopen: xdp::Reopen) {
+        match reopen {
+            xdp::Reopen::Queues { ifindex, own, rx_queues } => {
                 self.own_queues.entry(ifindex).or_insert(own);
                 self.queues.insert(ifindex, rx_queues);
             }
-            xdp::Lesson::Copy { reason } => self.copy_because = Some(reason),
+            xdp::Reopen::Copy { reason } => self.copy_because = Some(reason),
         }
     }
 
@@ -216,14 +216,14 @@ pub(super) struct Opened {
 
 impl CaptureBuilder {
     /// The selected interfaces and queues, each interface once.
-    pub(super) fn targets(&self, lessons: &Lessons) -> Result<Vec<Target>, OpenError> {
+    pub(super) fn targets(&self, known_facts: &KnownFacts) -> Result<Vec<Target>, OpenError> {
         let mut targets: Vec<Target> = Vec::new();
         for source in self.sources.iter().filter(|source| !source.is_any) {
             let name: DeviceName = source.device.parse()?;
             // Only the other engines depend on how the host uses the interface.
             let device = match self.engine {
                 Engine::Packet if !self.forwards() => Device::glance(&name.interface)?,
-                _ => lessons.applied_to(Device::find(&name.interface)?),
+                _ => known_facts.applied_to(Device::find(&name.interface)?),
             };
             let queues = name.queues_of(&device)?;
             let snap_len = source.settings.snap_len.unwrap_or(self.snap_len);
@@ -432,7 +432,7 @@ impl CaptureBuilder {
         &self,
         target: &Target,
         rings: RingSettings,
-        commons: Option<&Arc<xdp::Commons>>,
+        shared_umem: Option<&Arc<xdp::SharedUmem>>,
         copy_because: Option<String>,
     ) -> Result<Opened, xdp::Refusal> {
         let Way::Xdp(steering) = &target.way else {
@@ -441,7 +441,7 @@ impl CaptureBuilder {
         let settings = xdp::Settings {
             rings,
             warm: self.warm,
-            commons: commons.cloned(),
+            shared_umem: shared_umem.cloned(),
             drop_rejected: self.drop_rejected,
             copy_because,
             whole: target.whole,
@@ -456,8 +456,8 @@ impl CaptureBuilder {
             attachment: Attachment::Xdp(Box::new(opened.attachment)),
             unplaced: None,
             reception: Reception::Xdp {
-                rung: opened.rung,
-                missed_rungs: opened.missed_rungs,
+                receive_mode: opened.receive_mode,
+                missed_receive_modes: opened.missed_receive_modes,
                 huge_pages: opened.huge_pages,
                 timestamps: opened.timestamps,
                 posted: opened.posted,
@@ -533,12 +533,12 @@ impl CaptureBuilder {
     }
 
     /// The UMEM and the stock that the rings of an elastic capture share.
-    pub(super) fn commons(
+    pub(super) fn shared_umem(
         &self,
         targets: &[Target],
         geometry: Geometry,
         copy_because: Option<&str>,
-    ) -> Result<Option<Arc<xdp::Commons>>, OpenError> {
+    ) -> Result<Option<Arc<xdp::SharedUmem>>, OpenError> {
         if !self.elastic {
             return Ok(None);
         }
@@ -553,8 +553,8 @@ impl CaptureBuilder {
             });
         }
         let devices = targets.iter().map(|target| &target.device);
-        let commons = xdp::Commons::new(geometry, rings, self.warm, devices)?;
-        Ok(Some(Arc::new(commons.copying(copy_because))))
+        let shared_umem = xdp::SharedUmem::new(geometry, rings, self.warm, devices)?;
+        Ok(Some(Arc::new(shared_umem.copying(copy_because))))
     }
 
     /// The same for all rings: cells large enough for the interface with the longest frames.

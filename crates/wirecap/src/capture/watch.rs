@@ -26,7 +26,7 @@ pub(crate) mod comparison;
 pub(crate) mod drops;
 #[cfg(all(test, not(loom), not(miri)))]
 mod history_tests;
-mod pulse;
+mod liveness;
 mod queues;
 mod sides;
 
@@ -50,8 +50,8 @@ use crate::capture::all_watch::Named;
 use crate::capture::own_thread::OwnThread;
 use crate::capture::worker::ring_bell;
 use crate::device::events::{Events, News};
-use crate::device::glance::{Connection, Glance, Scope};
-use crate::device::vital::Vital;
+use crate::device::interface_state::{Connection, InterfaceState, Scope};
+use crate::device::liveness::Liveness;
 use crate::device::{Device, DeviceError, Mark, Reason};
 use crate::error::OpenError;
 use crate::ledger::{Unseen, UnseenReason};
@@ -59,7 +59,7 @@ use crate::packet::{Direction, Spread};
 use crate::sync::lock;
 use crate::xdp;
 use comparison::Reset;
-use pulse::{Life, Pulse, Signs, Silence};
+use liveness::{Life, LivenessWatch, Signs, Silence};
 use queues::Queues;
 
 /// A silence before a gap that is listed by itself.
@@ -212,8 +212,8 @@ pub(super) struct Watched {
     /// Its number of carrier losses at the last check; `None` if its device has not had a carrier.
     carrier_losses: Option<u32>,
     /// The signs of life of its device, if it is on a bus.
-    vital: Option<Vital>,
-    pulse: Pulse,
+    liveness: Option<Liveness>,
+    liveness_watch: LivenessWatch,
     queues: Queues,
     /// Packets counted up to the last check.
     packets: u64,
@@ -256,8 +256,8 @@ impl Watched {
             is_on_loan,
             not_handed_back: None,
             carrier_losses: None,
-            vital: None,
-            pulse: Pulse::default(),
+            liveness: None,
+            liveness_watch: LivenessWatch::default(),
             queues: Queues::begin(SystemTime::now(), Instant::now()),
             packets: 0,
             last_packet: None,
@@ -273,25 +273,25 @@ impl Watched {
 
     /// Another device is captured from now on.
     fn begin_on(&mut self, device: &Device) {
-        (self.vital, self.pulse) = (None, Pulse::default());
+        (self.liveness, self.liveness_watch) = (None, LivenessWatch::default());
         self.queues.begin_again();
         if !device.is_hardware() {
             return;
         }
-        self.vital = Some(Vital::of(device));
+        self.liveness = Some(Liveness::of(device));
         self.carrier_losses = None;
-        if let Ok(Some(glance)) = device.look() {
-            self.follow_carrier(&glance);
+        if let Ok(Some(interface_state)) = device.look() {
+            self.follow_carrier(&interface_state);
         }
     }
 
     /// The change of the carrier of a device on a bus.
-    fn follow_carrier(&mut self, glance: &Glance) -> Carrier {
-        if self.vital.is_none() {
+    fn follow_carrier(&mut self, interface_state: &InterfaceState) -> Carrier {
+        if self.liveness.is_none() {
             return Carrier::Steady;
         }
-        let losses = glance.carrier_losses.unwrap_or(0);
-        match (self.carrier_losses, glance.carrier) {
+        let losses = interface_state.carrier_losses.unwrap_or(0);
+        match (self.carrier_losses, interface_state.carrier) {
             (None, false) => Carrier::Steady,
             (Some(_), false) => Carrier::Gone,
             (before, true) => {
@@ -309,7 +309,7 @@ impl Watched {
         if crate::sabotage::is("hand-back-owes-an-answer") {
             return;
         }
-        self.pulse = Pulse::default();
+        self.liveness_watch = LivenessWatch::default();
     }
 
     pub(super) fn unseen(&self) -> &[Unseen] {
@@ -459,10 +459,10 @@ impl Shared {
         }
         if let Some(exchange) = self.exchange() {
             running.ports.iter_mut().enumerate().for_each(|(index, port)| {
-                if let Ok(Some(glance)) = port.look()
-                    && port.mtu != glance.mtu
+                if let Ok(Some(interface_state)) = port.look()
+                    && port.mtu != interface_state.mtu
                 {
-                    port.mtu = glance.mtu;
+                    port.mtu = interface_state.mtu;
                     exchange.set_longest(index, xdp::longest_frame(port));
                 }
             });
@@ -498,17 +498,17 @@ impl Attached {
         let mut changes = Changes::default();
         events.take(|news| changes.add(news));
         // The thread that ends a capture may be in another network namespace, where its interfaces are unknown.
-        let glance = self.target.device.look().ok();
+        let interface_state = self.target.device.look().ok();
         let index = self.target.device.index;
         let is_detached =
             matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if !attachment.is_in_place());
-        let carrier = match &glance {
-            Some(Some(glance)) => self.watched.follow_carrier(glance),
+        let carrier = match &interface_state {
+            Some(Some(interface_state)) => self.watched.follow_carrier(interface_state),
             _ => Carrier::Steady,
         };
-        let reason = match glance {
+        let reason = match interface_state {
             Some(None) => UnseenReason::Removed,
-            Some(Some(Glance { up: false, .. })) => UnseenReason::Down,
+            Some(Some(InterfaceState { up: false, .. })) => UnseenReason::Down,
             _ if is_detached => UnseenReason::Detached,
             _ if changes.interrupted.contains(&index) => UnseenReason::Down,
             _ if carrier != Carrier::Steady => UnseenReason::NoCarrier,
@@ -537,20 +537,20 @@ impl Attached {
         let now = SystemTime::now();
         let index = self.target.device.index;
         let scope = self.scope(changes);
-        let glance = match self.target.device.look_again(&mut self.watched.connection, scope) {
-            Ok(glance) => glance,
+        let interface_state = match self.target.device.look_again(&mut self.watched.connection, scope) {
+            Ok(interface_state) => interface_state,
             Err(error) => {
                 self.watched.lose(UnseenReason::Unwatched, Some(error.to_string()), &tell);
                 return Ok(());
             }
         };
-        let state = match glance {
+        let state = match interface_state {
             None => self.return_after_removal(shared, builder, late, &tell)?,
-            Some(glance) => {
-                self.follow_name(&glance, &tell);
-                let carrier = self.watched.follow_carrier(&glance);
+            Some(interface_state) => {
+                self.follow_name(&interface_state, &tell);
+                let carrier = self.watched.follow_carrier(&interface_state);
                 let interrupted = changes.interruption(index, carrier);
-                if let Some(reason) = interrupted.filter(|_| glance.up) {
+                if let Some(reason) = interrupted.filter(|_| interface_state.up) {
                     // The driver was resizing while the last look waited for the kernel's lock.
                     let from = match reason {
                         UnseenReason::Resized => self.watched.well_before,
@@ -558,12 +558,12 @@ impl Attached {
                     };
                     self.watched.lose_since(from, reason, None, &tell);
                 }
-                match glance.up {
+                match interface_state.up {
                     false => State::Unwell(UnseenReason::Down, None),
                     true => self.keep_program(builder)?,
                 }
                 .and_then(|| {
-                    let rx_queues = glance.rx_queues.unwrap_or(self.target.device.rx_queues);
+                    let rx_queues = interface_state.rx_queues.unwrap_or(self.target.device.rx_queues);
                     self.seat_new_queues(shared, builder, rx_queues, &tell)
                 })
                 .and_then(|| match carrier {
@@ -597,7 +597,7 @@ impl Attached {
     /// moment.
     fn scope(&self, changes: &Changes) -> Scope {
         let watched = &self.watched;
-        let is_told = watched.vital.is_none() && !changes.host && watched.unseen_now().is_none();
+        let is_told = watched.liveness.is_none() && !changes.host && watched.unseen_now().is_none();
         match &self.attachment {
             _ if !is_told => Scope::All,
             Some(Attachment::Xdp(_)) => Scope::Queues,
@@ -652,7 +652,7 @@ impl Attached {
     /// The state of a device without a carrier. A device that restarts has no carrier for a time, and remains
     /// silent.
     fn without_carrier(&mut self) -> State {
-        self.watched.pulse.forgive();
+        self.watched.liveness_watch.forgive();
         let reason =
             self.watched.gap().map(|gap| gap.reason).filter(|reason| *reason == UnseenReason::Silent);
         State::Unwell(reason.unwrap_or(UnseenReason::NoCarrier), None)
@@ -660,7 +660,7 @@ impl Attached {
 
     /// Whether the device, if it is on a bus, still delivers its packets.
     fn feel_pulse(&mut self, shared: &Shared, builder: &CaptureBuilder, tell: &dyn Fn(Event)) -> State {
-        if self.watched.vital.is_none() {
+        if self.watched.liveness.is_none() {
             return State::Well;
         }
         let now = Instant::now();
@@ -671,14 +671,14 @@ impl Attached {
         if matches!(self.attachment, Some(Attachment::Xdp(_))) {
             self.watched.queues.look(&by_queue, SystemTime::now(), now);
         }
-        let Some(vital) = &self.watched.vital else { return State::Well };
+        let Some(liveness) = &self.watched.liveness else { return State::Well };
         let asks = is_idle && self.can_ask();
-        let interrupts = asks.then(|| vital.interrupts()).flatten();
-        let was_reset = vital.was_reset();
-        let mut life = self.watched.pulse.feel(Signs { packets, interrupts, was_reset }, now);
+        let interrupts = asks.then(|| liveness.interrupts()).flatten();
+        let was_reset = liveness.was_reset();
+        let mut life = self.watched.liveness_watch.feel(Signs { packets, interrupts, was_reset }, now);
         if asks {
             self.ask(shared);
-            self.watched.pulse.ask(now);
+            self.watched.liveness_watch.ask(now);
         }
         if life == Life::Alive && self.counts_all() {
             life = self.compare_pulse(packets, now);
@@ -701,15 +701,15 @@ impl Attached {
     /// Whether the packets that the device counts reach the rings. In a gap this is checked at each look, so that the
     /// gap ends when packets arrive and not before.
     fn compare_pulse(&mut self, packets: u64, now: Instant) -> Life {
-        let known = self.watched.pulse.bypass(packets, now);
+        let known = self.watched.liveness_watch.bypass(packets, now);
         let resumes = self.watched.gap().is_some() && known == Life::Alive;
         if !resumes && self.watched.counted.elapsed() < COUNT_PERIOD {
             return known;
         }
         let Ok(received) = self.target.device.received() else { return known };
         match resumes {
-            true => self.watched.pulse.resume(received, packets, now),
-            false => self.watched.pulse.compare(received, packets, now),
+            true => self.watched.liveness_watch.resume(received, packets, now),
+            false => self.watched.liveness_watch.compare(received, packets, now),
         }
     }
 
@@ -721,7 +721,7 @@ impl Attached {
         if may && !std::mem::replace(&mut self.watched.was_attached_anew, true) {
             // Arriving packets show whether it has helped.
             let _ = attachment.attach_anew();
-            self.watched.pulse.forgive();
+            self.watched.liveness_watch.forgive();
         }
     }
 
@@ -755,7 +755,7 @@ impl Attached {
 
     /// Whether the device answers when its sockets are woken.
     fn can_ask(&self) -> bool {
-        let answers = self.watched.vital.as_ref().is_some_and(Vital::answers);
+        let answers = self.watched.liveness.as_ref().is_some_and(Liveness::answers);
         answers && matches!(&self.attachment, Some(Attachment::Xdp(attachment)) if attachment.is_zero_copy())
     }
 
@@ -771,9 +771,9 @@ impl Attached {
 
     /// How long the device has been silent when the capture ends, if it is.
     fn last_silence(&mut self, shared: &Shared) -> Option<Duration> {
-        let vital = self.watched.vital.as_ref()?;
-        let before = (self.packets_seen(shared), vital.interrupts());
-        let is_to_answer = self.can_ask() && self.watched.pulse.is_to_answer(before.1);
+        let liveness = self.watched.liveness.as_ref()?;
+        let before = (self.packets_seen(shared), liveness.interrupts());
+        let is_to_answer = self.can_ask() && self.watched.liveness_watch.is_to_answer(before.1);
         let is_seen = self.watched.unseen_now().is_none();
         let missing = if is_seen { self.missing(before.0) } else { None };
         let asks = is_to_answer && is_seen;
@@ -785,23 +785,23 @@ impl Attached {
         while ((asks && !has_answer) || missing.is_some()) && !has_packets && Instant::now() < deadline {
             thread::sleep(LAST_ANSWER_PAUSE);
             has_packets = self.packets_seen(shared) != before.0;
-            has_answer = vital.interrupts() != before.1;
+            has_answer = liveness.interrupts() != before.1;
         }
-        let is_silent = (asks && !has_packets && !has_answer) || vital.was_reset();
-        let silence = is_silent.then(|| self.watched.pulse.silence(Instant::now()));
+        let is_silent = (asks && !has_packets && !has_answer) || liveness.was_reset();
+        let silence = is_silent.then(|| self.watched.liveness_watch.silence(Instant::now()));
         silence.max(missing.filter(|_| !has_packets))
     }
 
     /// For how long the device has counted packets of which the rings have none beyond these.
     fn missing(&self, packets: u64) -> Option<Duration> {
         let received = self.counts_all().then(|| self.target.device.received().ok()).flatten()?;
-        self.watched.pulse.missing(received, packets, Instant::now())
+        self.watched.liveness_watch.missing(received, packets, Instant::now())
     }
 
-    fn follow_name(&mut self, glance: &Glance, tell: &dyn Fn(Event)) {
-        if self.target.device.name != glance.name {
-            self.target.device.name.clone_from(&glance.name);
-            tell(Event::Renamed { interface: self.watched.name.clone(), name: glance.name.clone() });
+    fn follow_name(&mut self, interface_state: &InterfaceState, tell: &dyn Fn(Event)) {
+        if self.target.device.name != interface_state.name {
+            self.target.device.name.clone_from(&interface_state.name);
+            tell(Event::Renamed { interface: self.watched.name.clone(), name: interface_state.name.clone() });
         }
     }
 
@@ -987,8 +987,8 @@ mod tests {
             is_on_loan: false,
             not_handed_back: None,
             carrier_losses: None,
-            vital: on_bus.then(Vital::default),
-            pulse: Pulse::default(),
+            liveness: on_bus.then(Liveness::default),
+            liveness_watch: LivenessWatch::default(),
             queues: Queues::default(),
             packets: 0,
             last_packet: None,
@@ -1000,10 +1000,10 @@ mod tests {
         }
     }
 
-    pub(crate) fn glance(carrier: bool, losses: u32) -> Glance {
+    pub(crate) fn interface_state(carrier: bool, losses: u32) -> InterfaceState {
         let carrier_losses = Some(losses);
         let (name, attached_xdp) = ("eth7".to_owned(), Vec::new());
-        Glance { name, up: true, carrier, carrier_losses, mtu: 1500, attached_xdp, rx_queues: None }
+        InterfaceState { name, up: true, carrier, carrier_losses, mtu: 1500, attached_xdp, rx_queues: None }
     }
 
     #[test]
@@ -1011,7 +1011,7 @@ mod tests {
         let mut watched = watched(true);
         let looks =
             [(true, 4), (true, 4), (true, 5), (true, 5), (false, 6), (false, 6), (true, 6), (true, 6)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
         use Carrier::{Flapped, Gone, Steady};
         assert_eq!(found, [Steady, Steady, Flapped, Steady, Gone, Gone, Flapped, Steady]);
     }
@@ -1032,7 +1032,7 @@ mod tests {
     fn a_device_that_has_had_no_carrier_yet_misses_nothing() {
         let mut watched = watched(true);
         let looks = [(false, 1), (false, 1), (true, 1), (true, 1), (false, 2)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
         use Carrier::{Gone, Steady};
         assert_eq!(found, [Steady, Steady, Steady, Steady, Gone]);
     }
@@ -1041,7 +1041,7 @@ mod tests {
     fn the_carrier_of_a_virtual_interface_is_ignored() {
         let mut watched = watched(false);
         let looks = [(true, 1), (false, 2), (true, 3)];
-        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&glance(carrier, losses)));
+        let found = looks.map(|(carrier, losses)| watched.follow_carrier(&interface_state(carrier, losses)));
         assert_eq!(found, [Carrier::Steady; 3]);
     }
 
@@ -1051,13 +1051,13 @@ mod tests {
         let began = Instant::now();
         let signs = |packets| Signs { packets, interrupts: Some(5), was_reset: false };
         // It delivered packets, and was asked when it was idle.
-        [0, 3, 3].into_iter().for_each(|packets| _ = watched.pulse.feel(signs(packets), began));
-        watched.pulse.ask(began);
+        [0, 3, 3].into_iter().for_each(|packets| _ = watched.liveness_watch.feel(signs(packets), began));
+        watched.liveness_watch.ask(began);
         let later = began + Duration::from_secs(9);
-        assert!(matches!(watched.pulse.clone().feel(signs(3), later), Life::Silent(..)));
+        assert!(matches!(watched.liveness_watch.clone().feel(signs(3), later), Life::Silent(..)));
         watched.change_engine();
         assert_eq!(
-            watched.pulse.feel(signs(3), later),
+            watched.liveness_watch.feel(signs(3), later),
             Life::Alive,
             "a link that is quiet after a hand-back"
         );

@@ -82,7 +82,7 @@ impl fmt::Display for Reason {
 
 /// How the `xdp` engine receives frames; the best way first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Rung {
+pub enum ReceiveMode {
     /// The device writes packets directly into the cells.
     ZeroCopy,
     /// The program runs in the driver; the kernel copies packets into the cells.
@@ -92,7 +92,7 @@ pub enum Rung {
     Generic,
 }
 
-impl fmt::Display for Rung {
+impl fmt::Display for ReceiveMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ZeroCopy => "zero-copy",
@@ -105,9 +105,9 @@ impl fmt::Display for Rung {
 /// An engine that captures from interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChosenEngine {
-    /// AF_XDP, with the expected rung; `None` if the kernel (before 6.3) does not report the driver's features, so only
-    /// an attempt shows the rung.
-    Xdp(Option<Rung>),
+    /// AF_XDP, with the expected receive mode; `None` if the kernel (before 6.3) does not report the driver's features, so only
+    /// an attempt shows the receive mode.
+    Xdp(Option<ReceiveMode>),
     /// AF_PACKET.
     Packet,
 }
@@ -115,7 +115,7 @@ pub enum ChosenEngine {
 impl fmt::Display for ChosenEngine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Xdp(Some(rung)) => write!(f, "xdp ({rung})"),
+            Self::Xdp(Some(receive_mode)) => write!(f, "xdp ({receive_mode})"),
             Self::Xdp(None) => f.write_str("xdp"),
             Self::Packet => f.write_str("packet"),
         }
@@ -219,12 +219,12 @@ impl Device {
             (_, Some(reason)) => return packet(reason.to_string()),
             (mark, None) => return packet(self.why_not_dedicated(mark)),
         }
-        let rung = self.xdp.map(|support| support.expected_rung());
+        let receive_mode = self.xdp.map(|support| support.expected_rung());
         let driver = self.driver.as_deref().unwrap_or("its driver");
-        let ability = match rung {
-            Some(Rung::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
-            Some(Rung::NativeCopy) => format!("{driver} has native XDP without zero-copy"),
-            Some(Rung::Generic) => format!("{driver} has no native XDP"),
+        let ability = match receive_mode {
+            Some(ReceiveMode::ZeroCopy) => format!("{driver} has zero-copy AF_XDP"),
+            Some(ReceiveMode::NativeCopy) => format!("{driver} has native XDP without zero-copy"),
+            Some(ReceiveMode::Generic) => format!("{driver} has no native XDP"),
             None => format!("this kernel does not report the XDP features of {driver}"),
         };
         let unknown = self.hooks.as_ref().map(|hooks| hooks.unknown.as_slice()).unwrap_or_default();
@@ -232,7 +232,7 @@ impl Device {
             [] => String::new(),
             unknown => format!("; not known: {}", unknown.join(", ")),
         };
-        Choice { engine: ChosenEngine::Xdp(rung), why: format!("dedicated; {ability}{unknown}") }
+        Choice { engine: ChosenEngine::Xdp(receive_mode), why: format!("dedicated; {ability}{unknown}") }
     }
 
     /// The mark's fault, and the command that dedicates the interface.

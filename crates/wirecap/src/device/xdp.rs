@@ -5,7 +5,7 @@ use std::io;
 
 use bitflags::bitflags;
 
-use super::auto::Rung;
+use super::auto::ReceiveMode;
 use super::netlink::{Attributes, Netlink, Payload};
 
 const CONTROL_FAMILY: u16 = libc::GENL_ID_CTRL as u16;
@@ -102,11 +102,11 @@ impl XdpSupport {
         self.is_native() && self.features.contains(XdpFeatures::XSK_ZEROCOPY)
     }
 
-    pub(super) fn expected_rung(&self) -> Rung {
+    pub(super) fn expected_rung(&self) -> ReceiveMode {
         match self {
-            _ if self.is_zero_copy() => Rung::ZeroCopy,
-            _ if self.is_native() => Rung::NativeCopy,
-            _ => Rung::Generic,
+            _ if self.is_zero_copy() => ReceiveMode::ZeroCopy,
+            _ if self.is_native() => ReceiveMode::NativeCopy,
+            _ => ReceiveMode::Generic,
         }
     }
 
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(support.zero_copy_segments_max, Some(8));
         assert_eq!(support.rx_metadata, RxMetadata::TIMESTAMP | RxMetadata::HASH);
         assert_eq!(support.xsk, XskFeatures::TX_CHECKSUM);
-        assert_eq!(support.expected_rung(), Rung::ZeroCopy);
+        assert_eq!(support.expected_rung(), ReceiveMode::ZeroCopy);
     }
 
     #[test]
@@ -255,7 +255,11 @@ mod tests {
         let answer = command(NETDEV_CMD_DEV_GET).with(NETDEV_A_DEV_XDP_FEATURES, &1_u64.to_ne_bytes());
         let support = XdpSupport::parse(answer.bytes()).unwrap();
         assert_eq!(support.zero_copy_segments_max, None);
-        assert_eq!(support.expected_rung(), Rung::Generic, "without redirection no AF_XDP in the driver");
+        assert_eq!(
+            support.expected_rung(),
+            ReceiveMode::Generic,
+            "without redirection no AF_XDP in the driver"
+        );
     }
 
     #[test]

@@ -390,7 +390,7 @@ impl Simulation {
         match event {
             Event::Turn { worker, turn } => {
                 if self.workers[worker].turn == turn {
-                    self.take_turn(worker);
+                    self.take_attach_lock(worker);
                 }
             }
             Event::Arrival { ring } => {
@@ -507,7 +507,7 @@ impl Simulation {
     }
 
     /// `worker` has finished its current action.
-    fn take_turn(&mut self, worker: usize) {
+    fn take_attach_lock(&mut self, worker: usize) {
         let actor = &mut self.workers[worker];
         let done = std::mem::replace(&mut actor.doing, Doing::Starting);
         match done {

@@ -6,7 +6,7 @@
 //! reports the cells that it has taken only when packets arrive. Two bounds limit the cells that it
 //! has taken and not reported: there are at most as many as the device's descriptors, and all cells
 //! that it has taken are at most the sum of these descriptors, the arrived packets, and one batch
-//! of 64. On rungs that copy, this counter counts the packets of *no cell* again and is ignored.
+//! of 64. On receive modes that copy, this counter counts the packets of *no cell* again and is ignored.
 
 /// The state of a fill ring at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

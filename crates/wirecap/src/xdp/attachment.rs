@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::bpf::BpfError;
-use crate::device::{Device, DeviceSummary, Rung};
+use crate::device::{Device, DeviceSummary, ReceiveMode};
 use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, Unsupported};
 use crate::names::RingName;
@@ -18,13 +18,13 @@ use crate::time::Timestamps;
 use crate::umem::fill::Kernel;
 use crate::umem::rx::Held;
 use crate::umem::rx::{RxRing, StampSource};
-use crate::xdp::hook::{self, Hook, OpenedHook, SocketRef, Turn};
-use crate::xdp::ladder::Ladder;
-use crate::xdp::ladder::refusal_to_bind;
-use crate::xdp::lesson::{Refusal, why_copy};
+use crate::xdp::attach_lock;
+use crate::xdp::hook::{self, AttachLock, Hook, OpenedHook, SocketRef};
+use crate::xdp::mode_search::ModeSearch;
+use crate::xdp::mode_search::refusal_to_bind;
 use crate::xdp::plan::{HookPlan, Where};
+use crate::xdp::reopen::{Refusal, why_copy};
 use crate::xdp::stamps::{NoStamps, ProgramStamps};
-use crate::xdp::turn;
 use crate::xdp::{
     PreparedQueue, Seated, Settings, SocketKernel, StarvationCount, inquiry, refused, register, seat, system,
 };
@@ -36,7 +36,7 @@ pub(crate) struct Attachment {
     device: Device,
     steering: Steering,
     settings: Settings,
-    pub(super) rung: Rung,
+    pub(super) receive_mode: ReceiveMode,
     pub(super) inquiry: Arc<OwnedFd>,
     /// The number of queues that the program's maps have room for.
     queues_max: u32,
@@ -62,7 +62,7 @@ impl Attachment {
         device: &Device,
         steering: &Steering,
         settings: &Settings,
-        ladder: &mut Ladder<'_>,
+        mode_search: &mut ModeSearch<'_>,
     ) -> Result<Self, OpenError> {
         let plan = HookPlan {
             device: DeviceSummary::from(device),
@@ -74,12 +74,12 @@ impl Attachment {
             promiscuous: settings.rings.promiscuous,
             counts_own: settings.counts_own,
         };
-        let turn = turn::wait(&plan.device)?;
+        let turn = attach_lock::wait(&plan.device)?;
         let OpenedHook { hook, state, stamp_failed } = hook::open(&plan, &turn)?;
         drop(turn);
 
         if let Some(reason) = state.not_native {
-            ladder.not_native(reason);
+            mode_search.not_native(reason);
         }
         let filter = settings.rings.filter.as_ref();
         let check = check(filter, &state.filters, device).map_err(|source| unsupported(device, source))?;
@@ -95,7 +95,7 @@ impl Attachment {
             device: device.clone(),
             steering: steering.clone(),
             settings: settings.clone(),
-            rung: ladder.rung,
+            receive_mode: mode_search.receive_mode,
             inquiry: inquiry()?,
             queues_max: state.queues_max,
             unseated_before: 0,
@@ -154,18 +154,18 @@ impl Attachment {
     }
 
     /// How its packets get into the cells.
-    pub(crate) fn rung(&self) -> Rung {
-        self.rung
+    pub(crate) fn receive_mode(&self) -> ReceiveMode {
+        self.receive_mode
     }
 
     /// Whether the device writes into the cells itself.
     pub(crate) fn is_zero_copy(&self) -> bool {
-        self.rung == Rung::ZeroCopy
+        self.receive_mode == ReceiveMode::ZeroCopy
     }
 
     /// Whether its rings can continue on another interface: not if they share their cells with others.
     pub(crate) fn can_move(&self) -> bool {
-        self.settings.commons.is_none()
+        self.settings.shared_umem.is_none()
     }
 
     /// Continues on `device`, which replaces its interface: its rings keep their contents.
@@ -175,25 +175,25 @@ impl Attachment {
         let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
         let state = self.hook.move_to(&DeviceSummary::from(device))?;
         self.device = device.clone();
-        let mut ladder = Ladder::new(device, self.settings.rings.geometry.cell_bytes);
+        let mut mode_search = ModeSearch::new(device, self.settings.rings.geometry.cell_bytes);
         if let Some(reason) = &self.settings.copy_because {
-            ladder.copy_because(reason);
+            mode_search.copy_because(reason);
         }
         if let Some(reason) = state.not_native {
-            ladder.not_native(reason);
+            mode_search.not_native(reason);
         }
         // As when the capture was opened: attaching the program may have added receive queues.
         let own = device.attached_xdp.is_empty().then_some(device.rx_queues);
         if let Some(reason) = why_copy(&Device::find(&device.name)?, own) {
-            ladder.copy_because(&reason);
+            mode_search.copy_because(&reason);
         }
         let mut sockets = Vec::new();
         for queue in queues {
-            sockets.extend(self.move_queue(queue, &mut ladder)?);
+            sockets.extend(self.move_queue(queue, &mut mode_search)?);
         }
-        self.rung = ladder.rung;
+        self.receive_mode = mode_search.receive_mode;
         for (key, kernel) in sockets {
-            kernel.starving.begin(&kernel.socket, ladder.rung);
+            kernel.starving.begin(&kernel.socket, mode_search.receive_mode);
             let received = self.receive(key, &kernel.socket);
             received.map_err(|source| refused(&DeviceSummary::from(device), source))?;
         }
@@ -202,12 +202,12 @@ impl Attachment {
         Ok(())
     }
 
-    /// Binds new sockets to `queue` of the ladder's interface; their rings are mapped at the addresses of the
+    /// Binds new sockets to `queue` of the search's interface; their rings are mapped at the addresses of the
     /// old ones.
     fn move_queue(
         &self,
         queue: u32,
-        ladder: &mut Ladder<'_>,
+        mode_search: &mut ModeSearch<'_>,
     ) -> Result<Vec<(u32, Arc<SocketKernel>)>, OpenError> {
         let rings: Vec<_> = self.rings.iter().filter(|ring| ring.identity().name.queue == queue).collect();
         let fill_ring = rings[0].fill_ring();
@@ -219,7 +219,7 @@ impl Attachment {
             let socket = XdpSocket::new().map_err(|source| system("open an AF_XDP socket", source))?;
             let counts = name.part.unwrap_or(0) == 0;
             let filtered = counts.then(|| (Arc::clone(&self.hook), queue));
-            let (ifindex, inquiry) = (ladder.device.index, Arc::clone(&self.inquiry));
+            let (ifindex, inquiry) = (mode_search.device.index, Arc::clone(&self.inquiry));
             let starving = StarvationCount::default();
             let kernel = Arc::new(SocketKernel { socket, ifindex, inquiry, filtered, starving });
             let remake = |rx: &mut _| kernel.socket.make_rx_ring_at(slots, rx);
@@ -238,12 +238,12 @@ impl Attachment {
             let kernel = Arc::clone(&first) as Arc<dyn Kernel>;
             fill_ring.move_to(kernel, &waiting, taken, remake).map_err(failed)?;
         }
-        ladder.bind(&first.socket, &rings[0].identity().name)?;
-        if ladder.rung == Rung::ZeroCopy {
-            fill_ring.know_descriptors(ladder.device.rx_descriptors());
+        mode_search.bind(&first.socket, &rings[0].identity().name)?;
+        if mode_search.receive_mode == ReceiveMode::ZeroCopy {
+            fill_ring.know_descriptors(mode_search.device.rx_descriptors());
         }
         for (ring, kernel) in rings.iter().zip(&kernels).skip(1) {
-            let bound = kernel.socket.bind_beside(&first.socket, ladder.device.index, queue);
+            let bound = kernel.socket.bind_beside(&first.socket, mode_search.device.index, queue);
             bound.map_err(|source| refusal_to_bind(&ring.identity().name, source))?;
         }
         let keyed =
@@ -258,13 +258,13 @@ impl Attachment {
     }
 
     /// Prepares [`let_pass`](Self::let_pass), and changes nothing: whatever can fail early fails here.
-    pub(crate) fn prepare_to_pass(&self) -> Result<Turn, OpenError> {
+    pub(crate) fn prepare_to_pass(&self) -> Result<AttachLock, OpenError> {
         self.hook.prepare_to_pass()
     }
 
     /// Passes all packets to the host from now on, until it is detached: a driver whose program is removed may lose
     /// packets.
-    pub(crate) fn let_pass(&mut self, turn: &Turn) -> Result<(), OpenError> {
+    pub(crate) fn let_pass(&mut self, turn: &AttachLock) -> Result<(), OpenError> {
         let missed = self.missed();
         self.hook.exchange(turn).map_err(|source| refused(&DeviceSummary::from(&self.device), source))?;
         self.missed_in_all = Some(missed);
@@ -312,7 +312,7 @@ impl Attachment {
         seated.rings.iter().for_each(|ring| ring.settle(self.check.clone()));
         self.hook.add_queue(queue).map_err(failed)?;
         for (key, kernel) in &seated.sockets {
-            kernel.starving.begin(&kernel.socket, self.rung);
+            kernel.starving.begin(&kernel.socket, self.receive_mode);
             self.receive(*key, &kernel.socket).map_err(failed)?;
         }
         self.steering = steering;
@@ -331,10 +331,10 @@ impl Attachment {
         let mut settings = self.settings.clone();
         // The cells of a forwarding capture were assigned when it was opened: this queue has a separate pool, and
         // packets forwarded from it are copied.
-        settings.commons = settings.commons.filter(|commons| !commons.forwards());
+        settings.shared_umem = settings.shared_umem.filter(|shared_umem| !shared_umem.forwards());
         let prepared = PreparedQueue::new(device, queue, rings, &settings, populating_threads())?;
-        let mut ladder = Ladder::at(device, settings.rings.geometry.cell_bytes, self.rung);
-        seat(prepared, &mut ladder, self, &settings, first_ring_index).map_err(Refusal::into_error)
+        let mut mode_search = ModeSearch::at(device, settings.rings.geometry.cell_bytes, self.receive_mode);
+        seat(prepared, &mut mode_search, self, &settings, first_ring_index).map_err(Refusal::into_error)
     }
 
     /// Makes user space filter on `rings` the packets that the program does not.
@@ -344,7 +344,7 @@ impl Attachment {
     }
 
     /// From now on captures the packets that match `filter`.
-    pub(crate) fn set_filter(&mut self, filter: &Filter, turn: &Turn) -> Result<(), FilterChangeError> {
+    pub(crate) fn set_filter(&mut self, filter: &Filter, turn: &AttachLock) -> Result<(), FilterChangeError> {
         let device = &self.device;
         let failed = |source| FilterChangeError::Program { interface: device.name.clone(), source };
         let filters = self.hook.prepare(Some(filter)).map_err(failed)?;
@@ -364,7 +364,7 @@ impl Attachment {
     }
 
     /// From now on the program uses `filter`, regardless of `set_filter`.
-    pub(crate) fn run_in_kernel(&mut self, filter: &Filter, turn: &Turn) -> io::Result<()> {
+    pub(crate) fn run_in_kernel(&mut self, filter: &Filter, turn: &AttachLock) -> io::Result<()> {
         let everything = filter.matches_everything();
         if everything && self.takes_everything {
             return Ok(());

@@ -29,7 +29,7 @@ fn settings(timestamps: Timestamps) -> Settings {
     Settings {
         rings,
         warm: None,
-        commons: None,
+        shared_umem: None,
         drop_rejected: false,
         copy_because: None,
         whole: true,
@@ -40,7 +40,7 @@ fn settings(timestamps: Timestamps) -> Settings {
 fn open_queue(device: &Device, queue: u32, timestamps: Timestamps) -> Result<Opened, OpenError> {
     open(device, &Steering::new(vec![queue], 1), &settings(timestamps)).map_err(|refusal| match refusal {
         Refusal::Error(error) => error,
-        Refusal::Lesson(lesson) => panic!("{lesson:?}"),
+        Refusal::Reopen(reopen) => panic!("{reopen:?}"),
     })
 }
 
@@ -74,7 +74,7 @@ fn packets_without_a_time_by_the_device_have_none_and_are_all_there() {
         opened
     });
     let opened = opened.unwrap();
-    assert_eq!((opened.timestamps, opened.rung), (Timestamps::Hardware, Rung::NativeCopy));
+    assert_eq!((opened.timestamps, opened.receive_mode), (Timestamps::Hardware, ReceiveMode::NativeCopy));
     let sent = generator.send(&[Load::new(0, 1000)]).unwrap();
     assert_eq!(sent[0].frames, 1000);
     assert_eq!(count_without_times(&*opened.rings[0], 1000), 1000);

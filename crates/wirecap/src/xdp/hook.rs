@@ -57,7 +57,7 @@ pub trait Hook: Any + Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// The kernel's; the previous program remains.
-    fn exchange(&self, turn: &Turn) -> Result<(), BpfError>;
+    fn exchange(&self, turn: &AttachLock) -> Result<(), BpfError>;
 
     /// Loads a program that captures all packets and keeps it for later: a process that can no longer load programs can
     /// still use it.
@@ -73,7 +73,7 @@ pub trait Hook: Any + Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// The kernel's, or the right to change the program is taken.
-    fn prepare_to_pass(&self) -> Result<Turn, OpenError>;
+    fn prepare_to_pass(&self) -> Result<AttachLock, OpenError>;
 
     /// Whether the program still gets packets.
     fn is_in_place(&self) -> bool;
@@ -151,12 +151,12 @@ pub struct SocketRef<'a> {
 
 /// The right to change the program attached to an interface.
 #[derive(Debug)]
-pub struct Turn {
+pub struct AttachLock {
     _held: Box<dyn Release>,
     number: Option<u32>,
 }
 
-impl Turn {
+impl AttachLock {
     /// A right that another process holds for this one.
     pub fn elsewhere(handle: Handle) -> Self {
         Self { _held: handle.release, number: Some(handle.number) }
@@ -175,14 +175,14 @@ pub trait Hooks: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// [`OpenError::Contended`] if a process has it.
-    fn turn(&self, device: &DeviceSummary) -> Result<Turn, OpenError>;
+    fn turn(&self, device: &DeviceSummary) -> Result<AttachLock, OpenError>;
 
     /// Attaches a program.
     ///
     /// # Errors
     ///
     /// As [`LocalHook::open`].
-    fn open(&self, plan: &HookPlan, turn: &Turn) -> Result<OpenedHook, OpenError>;
+    fn open(&self, plan: &HookPlan, turn: &AttachLock) -> Result<OpenedHook, OpenError>;
 }
 
 static HOOKS: OnceLock<Arc<dyn Hooks>> = OnceLock::new();
@@ -201,7 +201,7 @@ pub fn set_hooks(hooks: Arc<dyn Hooks>) -> Result<(), Arc<dyn Hooks>> {
 /// # Errors
 ///
 /// [`OpenError::Contended`] if a process has it.
-pub(crate) fn take_turn(device: &DeviceSummary) -> Result<Turn, OpenError> {
+pub(crate) fn take_attach_lock(device: &DeviceSummary) -> Result<AttachLock, OpenError> {
     match HOOKS.get() {
         Some(hooks) => hooks.turn(device),
         None => own_turn(device),
@@ -213,12 +213,12 @@ pub(crate) fn take_turn(device: &DeviceSummary) -> Result<Turn, OpenError> {
 /// # Errors
 ///
 /// [`OpenError::Contended`] if a process has it.
-pub fn own_turn(device: &DeviceSummary) -> Result<Turn, OpenError> {
-    Ok(Turn { _held: Box::new(Claim::turn_now(device)?), number: None })
+pub fn own_turn(device: &DeviceSummary) -> Result<AttachLock, OpenError> {
+    Ok(AttachLock { _held: Box::new(Claim::turn_now(device)?), number: None })
 }
 
 /// Attaches a program, here or in the other process.
-pub(crate) fn open(plan: &HookPlan, turn: &Turn) -> Result<OpenedHook, OpenError> {
+pub(crate) fn open(plan: &HookPlan, turn: &AttachLock) -> Result<OpenedHook, OpenError> {
     match HOOKS.get() {
         Some(hooks) => hooks.open(plan, turn),
         None => LocalHook::open(plan),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::device::{Device, DeviceSummary, Rung, XdpMode};
+use crate::device::{Device, DeviceSummary, ReceiveMode, XdpMode};
 use crate::error::OpenError;
 use crate::forward::{Outlet, TxOutlet};
 use crate::kernel_ring::{Consumer, Producer};
@@ -17,13 +17,13 @@ use crate::sys::xdp::XdpSocket;
 use crate::umem::completion::CompletionRing;
 use crate::umem::owners::Owners;
 use crate::umem::tx::{CELLS_PER_KICK, Kicked, TxKernel, TxRing};
+use crate::xdp::attach_lock;
 use crate::xdp::claim::Claim;
-use crate::xdp::ladder::{Ladder, refusal_to_bind};
-use crate::xdp::lesson::{Lesson, Refusal, why_copy};
 use crate::xdp::link;
+use crate::xdp::mode_search::{ModeSearch, refusal_to_bind};
 use crate::xdp::place::{Place, Taken};
-use crate::xdp::turn;
-use crate::xdp::{Commons, system};
+use crate::xdp::reopen::{Refusal, Reopen, why_copy};
+use crate::xdp::{SharedUmem, system};
 
 /// Slots of a tx ring.
 const TX_SLOTS: u32 = 2048;
@@ -90,20 +90,20 @@ pub(crate) struct PortClaims {
     _claims: Vec<Claim>,
 }
 
-/// Opens `queues` of `device` for sending cells of `commons`, some of whose rings are bound.
+/// Opens `queues` of `device` for sending cells of `shared_umem`, some of whose rings are bound.
 pub(crate) fn open_port(
     device: &Device,
     queues: &[u32],
-    commons: &Commons,
+    shared_umem: &SharedUmem,
 ) -> Result<(Vec<PreparedTx>, PortClaims), Refusal> {
     let summary = DeviceSummary::from(device);
-    let turn = turn::wait(&summary)?;
+    let turn = attach_lock::wait(&summary)?;
     let claims = queues.iter().map(|&queue| Claim::queue(&summary, queue));
     let claims = claims.collect::<Result<Vec<_>, _>>()?;
-    let is_zero_copy = matches!(commons.first.get(), Some((_, Rung::ZeroCopy)));
+    let is_zero_copy = matches!(shared_umem.first.get(), Some((_, ReceiveMode::ZeroCopy)));
     let place = if is_zero_copy { enable_xdp(device, queues, &claims)? } else { None };
     drop(turn);
-    let open = |&queue| open_queue(device, queue, commons);
+    let open = |&queue| open_queue(device, queue, shared_umem);
     let tx = queues.iter().map(open).collect::<Result<Vec<_>, Refusal>>()?;
     link::await_carrier(device)?;
     Ok((tx, PortClaims { _place: place, _claims: claims }))
@@ -112,7 +112,7 @@ pub(crate) fn open_port(
 /// Makes the driver create its rings for XDP; without them igb, for example, does not send with zero-copy.
 fn enable_xdp(device: &Device, queues: &[u32], claims: &[Claim]) -> Result<Option<Place>, Refusal> {
     if let Some(reason) = why_copy(device, None) {
-        return Err(Lesson::Copy { reason }.into());
+        return Err(Reopen::Copy { reason }.into());
     }
     let summary = DeviceSummary::from(device);
     let Taken { place, not_native } = match Place::pass(&summary, queues) {
@@ -126,7 +126,7 @@ fn enable_xdp(device: &Device, queues: &[u32], claims: &[Claim]) -> Result<Optio
     kept.map_err(|source| system("bind the socket that claims a receive queue", source))?;
     if not_native.is_some() {
         let reason = format!("{} has no program in its driver and therefore cannot send", device.name);
-        return Err(Lesson::Copy { reason }.into());
+        return Err(Reopen::Copy { reason }.into());
     }
     Ok(Some(place))
 }
@@ -135,16 +135,17 @@ fn has_native(device: &DeviceSummary) -> Result<bool, OpenError> {
     Ok(device.attached_now()?.iter().any(|attached| attached.mode == XdpMode::Native))
 }
 
-fn open_queue(device: &Device, queue: u32, commons: &Commons) -> Result<PreparedTx, Refusal> {
-    let (first, rung) = commons.first.get().expect("interfaces are captured from before others are sent on");
+fn open_queue(device: &Device, queue: u32, shared_umem: &SharedUmem) -> Result<PreparedTx, Refusal> {
+    let (first, receive_mode) =
+        shared_umem.first.get().expect("interfaces are captured from before others are sent on");
     let sender = TxSocket::new(queue)?;
     let rings = sender.socket.make_fill_and_completion_rings(1, COMPLETION_SLOTS);
     // No cells are posted here, and nothing is received.
     let (_, completions) =
         rings.map_err(|source| system("make the completion ring of an AF_XDP socket", source))?;
     let name = RingName::of_queue(&device.name, queue);
-    let mut ladder = Ladder::new(device, commons.pool.geometry().cell_bytes);
-    ladder.bind_sharing(&sender.socket, (&first.socket, *rung), &name)?;
+    let mut mode_search = ModeSearch::new(device, shared_umem.pool.geometry().cell_bytes);
+    mode_search.bind_sharing(&sender.socket, (&first.socket, *receive_mode), &name)?;
     Ok(PreparedTx::new(sender, completions))
 }
 

@@ -10,7 +10,7 @@ use namespace::{Namespace, ethtool_sum, in_new_namespace, ip, link_counter, make
 use sender::{Sender, Tap};
 use wirecap::device::{
     AttachedXdp, ChosenEngine, Device, DeviceError, DropSource, Mac, Mark, OperationalState, Presence,
-    Reason, Rung, Scope, XdpFeatures, XdpMode, devices,
+    Reason, ReceiveMode, Scope, XdpFeatures, XdpMode, devices,
 };
 use xdp::{Program, Verdict};
 
@@ -284,7 +284,7 @@ fn auto_selects_xdp_on_a_dedicated_interface_only() {
         assert_eq!(choice.why, "not dedicated: wirecap dedicate span1");
         dedicate("span1");
         let choice = find("span1").choose_engine();
-        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::NativeCopy)), "{}", choice.why);
+        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(ReceiveMode::NativeCopy)), "{}", choice.why);
         assert_eq!((find("span1").mark, find("span1").contradictions()), (Mark::Dedicated, Vec::new()));
     });
 }
@@ -591,7 +591,7 @@ fn an_interface_without_its_own_xdp_gets_the_generic_rung() {
         ip("link set m0 addrgenmode none up");
         dedicate("m0");
         let choice = find("m0").choose_engine();
-        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(Rung::Generic)), "{}", choice.why);
+        assert_eq!(choice.engine, ChosenEngine::Xdp(Some(ReceiveMode::Generic)), "{}", choice.why);
     });
 }
 

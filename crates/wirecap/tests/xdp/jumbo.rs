@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::sync::LazyLock;
 use std::thread;
 
-use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, Reception, Rung, Timestamps};
+use wirecap::{Capture, CaptureBuilder, Engine, OpenError, Packet, ReceiveMode, Reception, Timestamps};
 use wirecap_testbed::{
     AfXdpSender, Counters, Namespace, PacketSender, frames_of_several_cells, loss_lock, privileged,
 };
@@ -231,7 +231,7 @@ fn packets_of_64_kib_arrive_through_the_stacks_hook() {
     let on_loopback = |builder: CaptureBuilder| namespace.run_in(|| builder.open()).unwrap().unwrap();
     let capture = on_loopback(Capture::on("lo").engine(Engine::Xdp).take(true).chunk(64).pool(64));
     let reception = &capture.interfaces()[0].reception;
-    assert!(matches!(reception, Reception::Xdp { rung: Rung::Generic, .. }), "{reception:?}");
+    assert!(matches!(reception, Reception::Xdp { receive_mode: ReceiveMode::Generic, .. }), "{reception:?}");
     let mut worker = capture.workers().pop().unwrap();
     let lengths = [1, 1472, 9000, 20_000, 65_507];
     let send = || -> io::Result<()> {

@@ -15,18 +15,20 @@ const LENGTHS: &[u16] = &[60, 61, 1023, 1024, 1025, 1514];
 const MTUS: &[u32] = &[1700, 1800, 3000, 3500, 9000];
 
 /// The mode at an MTU of 1500, and the reason why no better one is used.
-pub(super) fn rung(bed: &Bed) -> Outcome {
+pub(super) fn receive_mode(bed: &Bed) -> Outcome {
     let recording = Recording::start(&bed.receiver.0, &[])?;
     let said = recording.end()?.said;
-    let rung = rung_of(&said);
-    if rung != bed.kind.rung || bed.kind.reason.is_some_and(|reason| !said.contains(reason)) {
-        return Err(format!("expected {} because of {:?}: {said}", bed.kind.rung, bed.kind.reason).into());
+    let receive_mode = receive_mode_of(&said);
+    if receive_mode != bed.kind.receive_mode || bed.kind.reason.is_some_and(|reason| !said.contains(reason)) {
+        return Err(
+            format!("expected {} because of {:?}: {said}", bed.kind.receive_mode, bed.kind.reason).into()
+        );
     }
-    Ok(Verdict::Holds(rung.to_owned()))
+    Ok(Verdict::Holds(receive_mode.to_owned()))
 }
 
 /// The text in parentheses after "xdp engine".
-fn rung_of(said: &str) -> &str {
+fn receive_mode_of(said: &str) -> &str {
     said.split("xdp engine (").nth(1).and_then(|rest| rest.split(')').next()).unwrap_or("none")
 }
 
@@ -40,7 +42,7 @@ pub(super) fn bytes(bed: &Bed) -> Outcome {
 }
 
 pub(super) fn mtu(bed: &Bed) -> Outcome {
-    let mut rungs = Vec::new();
+    let mut receive_modes = Vec::new();
     for &mtu in MTUS {
         bed.set_mtu(mtu)?;
         bed.wait_for_links()?;
@@ -59,11 +61,11 @@ pub(super) fn mtu(bed: &Bed) -> Outcome {
             let counts = [bed.sender.counts(), bed.receiver.counts()].join("; ");
             format!("MTU {mtu}: {error}; {counts}")
         })?;
-        rungs.push(rung_of(&recorded.said).to_owned());
+        receive_modes.push(receive_mode_of(&recorded.said).to_owned());
     }
-    rungs.dedup();
-    let short = |rung: &String| rung.split([' ', '-']).next().unwrap_or_default().to_owned();
-    Ok(Verdict::Holds(rungs.iter().map(short).collect::<Vec<_>>().join(",")))
+    receive_modes.dedup();
+    let short = |receive_mode: &String| receive_mode.split([' ', '-']).next().unwrap_or_default().to_owned();
+    Ok(Verdict::Holds(receive_modes.iter().map(short).collect::<Vec<_>>().join(",")))
 }
 
 pub(super) fn queues(bed: &Bed) -> Outcome {

@@ -10,7 +10,7 @@ use super::metrics;
 use super::page;
 use super::request::{HEAD_BYTES_MAX, Refusal, Request, Resource};
 use super::response::Response;
-use crate::control::desk::{Desk, Job, Line, Task};
+use crate::control::mailbox::{Job, Line, Mailbox, Task};
 use crate::control::server::{Client, Peer};
 use crate::events;
 use crate::history;
@@ -91,14 +91,14 @@ impl Client for Connection {
     }
 
     /// Processes complete requests, each after the previous answer was read.
-    fn serve(&mut self, listener: &Listener, desk: &Desk) {
+    fn serve(&mut self, listener: &Listener, mailbox: &Mailbox) {
         while self.phase == Phase::Reading && !self.inbox.is_empty() && !self.peer.is_gone {
             let given = &self.inbox[..self.inbox.len().min(HEAD_BYTES_MAX)];
             match Request::parse(given, |host| listener.is_called(host)) {
                 Ok(None) => return,
                 Ok(Some((request, used))) => {
                     drop(self.inbox.drain(..used));
-                    self.carry_out(request, desk);
+                    self.carry_out(request, mailbox);
                 }
                 Err(Refusal(status, reason)) => {
                     self.closes = true;
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    fn carry_out(&mut self, request: Request, desk: &Desk) {
+    fn carry_out(&mut self, request: Request, mailbox: &Mailbox) {
         self.closes = request.closes;
         let response = match request.resource {
             Resource::Page => page::response(),
@@ -151,7 +151,7 @@ impl Connection {
             Resource::Events => Response::json(events::in_json()),
             Resource::Status | Resource::Metrics { .. } => {
                 self.phase = Phase::AwaitsStatus(request);
-                if let Some(answer) = desk.ask(Job { client: self.peer.id, task: Task::Status }) {
+                if let Some(answer) = mailbox.ask(Job { client: self.peer.id, task: Task::Status }) {
                     self.answer_with_status(&answer);
                 }
                 return;

@@ -354,7 +354,11 @@ impl Comparison {
             let is_all_quiet = quiet.len() == last.pulses().len();
             let dead: Vec<Option<u32>> = match is_all_quiet {
                 true => quiet.iter().map(|(place, _)| *place).collect(),
-                false => quiet.iter().filter(|pulse| was_alive(pulse)).map(|(place, _)| *place).collect(),
+                false => quiet
+                    .iter()
+                    .filter(|liveness_watch| was_alive(liveness_watch))
+                    .map(|(place, _)| *place)
+                    .collect(),
             };
             if dead.is_empty() || (!is_all_quiet && self.nothing_is_missing_on_the_wire(&now)) {
                 return None;

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use super::comparison::{BothSides, Comparison, Proof, Seen};
 use super::drops::DropCount;
-use super::tests::{glance, watched};
+use super::tests::{interface_state, watched};
 use super::*;
 use crate::device::received::Received;
 use crate::device::{DeviceCounters, DropSource};
@@ -194,7 +194,7 @@ impl World {
     }
 
     fn look_at_carrier(&mut self) -> Carrier {
-        self.watched.follow_carrier(&glance(self.has_carrier, self.carrier_losses))
+        self.watched.follow_carrier(&interface_state(self.has_carrier, self.carrier_losses))
     }
 
     /// The watcher's look, as `Attached::look` does it.

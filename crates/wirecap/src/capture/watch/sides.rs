@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use super::comparison::{BothSides, Comparison, Proof, Reset, Seen};
 use crate::capture::target::Way;
 use crate::capture::{Attached, Attachment, Shared};
-use crate::device::Rung;
+use crate::device::ReceiveMode;
 use crate::device::received::{Received, Tap};
 use crate::packet::Direction;
 
@@ -70,7 +70,9 @@ impl Attached {
     /// Where its packets come from.
     fn tap(&self) -> Tap {
         match &self.attachment {
-            Some(Attachment::Xdp(attachment)) if attachment.rung() == Rung::Generic => Tap::Generic,
+            Some(Attachment::Xdp(attachment)) if attachment.receive_mode() == ReceiveMode::Generic => {
+                Tap::Generic
+            }
             Some(Attachment::Xdp(_)) => Tap::Driver,
             _ => Tap::Socket,
         }
@@ -132,8 +134,8 @@ impl Attached {
 
     /// Whether only packets show that its device is alive: it does not answer, nor report that it was reset.
     fn shows_no_life(&self) -> bool {
-        let vital = self.watched.vital.as_ref();
-        vital.is_some_and(|vital| !vital.reports_resets()) && !self.can_ask()
+        let liveness = self.watched.liveness.as_ref();
+        liveness.is_some_and(|liveness| !liveness.reports_resets()) && !self.can_ask()
     }
 
     /// Whether its device is known to live although no packets arrive.

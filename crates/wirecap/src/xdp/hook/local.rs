@@ -6,17 +6,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Hook, OpenedHook, SocketRef, Turn, own_turn};
+use super::{AttachLock, Hook, OpenedHook, SocketRef, own_turn};
 use crate::bpf::{BpfError, Map, Program};
 use crate::device::DeviceSummary;
 use crate::error::OpenError;
 use crate::filter::Filter;
 use crate::sys::promiscuous::join_promiscuous;
 use crate::sys::wait_for_running_programs;
-use crate::xdp::blueprint::Blueprint;
 use crate::xdp::claim::Claim;
 use crate::xdp::place::{Place, Taken};
 use crate::xdp::plan::{HookPlan, HookState, Where};
+use crate::xdp::program_plan::ProgramPlan;
 use crate::xdp::programs::{self, NO_SOCKET, NOT_WANTED, OWN};
 use crate::xdp::{refused, system};
 
@@ -32,7 +32,7 @@ pub struct LocalHook {
 
 #[derive(Debug)]
 struct State {
-    blueprint: Blueprint,
+    program_plan: ProgramPlan,
     place: Place,
     /// The keys that have sockets.
     keys: Vec<u32>,
@@ -58,25 +58,25 @@ impl LocalHook {
         let queues = plan.steering.queues();
         let claims = queues.iter().map(|&queue| Claim::queue(device, queue));
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
-        let blueprint = Blueprint::new(plan).map_err(|source| refused(device, source))?;
+        let program_plan = ProgramPlan::new(plan).map_err(|source| refused(device, source))?;
         let promiscuous = plan.promiscuous.then(|| join(device)).transpose()?;
 
-        let (Taken { place, not_native }, filters) = take(&blueprint, queues, plan.filter.as_ref())?;
+        let (Taken { place, not_native }, filters) = take(&program_plan, queues, plan.filter.as_ref())?;
         keep_array(&claims, &place)?;
         if not_native.is_some() {
             // It also sees packets outside of batches.
-            blueprint.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
+            program_plan.clock.read_for_each_packet().map_err(|source| refused(device, source))?;
         }
 
-        let stamp_failed = blueprint.stamp_failed.as_ref().map(|map| map.as_fd().try_clone_to_owned());
+        let stamp_failed = program_plan.stamp_failed.as_ref().map(|map| map.as_fd().try_clone_to_owned());
         let stamp_failed =
             stamp_failed.transpose().map_err(|source| system("open the map of times", source))?;
-        let state = blueprint.state(not_native, filters);
+        let state = program_plan.state(not_native, filters);
         let hook = Self {
-            counts: Arc::clone(&blueprint.counts),
-            queues_max: blueprint.queues_max,
+            counts: Arc::clone(&program_plan.counts),
+            queues_max: program_plan.queues_max,
             state: Mutex::new(Some(State {
-                blueprint,
+                program_plan,
                 place,
                 keys: Vec::new(),
                 filter: plan.filter.clone(),
@@ -116,15 +116,19 @@ fn join(device: &DeviceSummary) -> Result<OwnedFd, OpenError> {
 }
 
 /// Takes the place of `queues`, for a program with `filter`; also returns where that runs. The caller has claimed them.
-fn take(blueprint: &Blueprint, queues: &[u32], filter: Option<&Filter>) -> Result<(Taken, Where), OpenError> {
+fn take(
+    program_plan: &ProgramPlan,
+    queues: &[u32],
+    filter: Option<&Filter>,
+) -> Result<(Taken, Where), OpenError> {
     let filters = RefCell::new(Where::default());
     let load = |array: &Map| {
-        let (program, place) = blueprint.load(array, filter)?;
+        let (program, place) = program_plan.load(array, filter)?;
         filters.replace(place);
         Ok(program)
     };
-    let is_bound = blueprint.clock.bound_to().is_some();
-    let taken = Place::take(&blueprint.device, queues, is_bound, load)?;
+    let is_bound = program_plan.clock.bound_to().is_some();
+    let taken = Place::take(&program_plan.device, queues, is_bound, load)?;
     Ok((taken, filters.into_inner()))
 }
 
@@ -137,31 +141,32 @@ fn keep_array(claims: &[Claim], place: &Place) -> Result<(), OpenError> {
 impl State {
     /// Whether this capture has claimed a queue of its interface.
     fn has_claimed(&self, queue: u32) -> bool {
-        self.claims.iter().any(|claim| claim.is_of_queue(&self.blueprint.device, queue))
+        self.claims.iter().any(|claim| claim.is_of_queue(&self.program_plan.device, queue))
     }
 
     /// Those of the steering's queues that are claimed. Another capture may have the others.
     fn claimed(&self) -> Vec<u32> {
-        self.blueprint.steering.queues().iter().copied().filter(|&queue| self.has_claimed(queue)).collect()
+        self.program_plan.steering.queues().iter().copied().filter(|&queue| self.has_claimed(queue)).collect()
     }
 
     /// Takes a place on the interface again, for the current program.
     fn take_place(&mut self) -> Result<Option<String>, OpenError> {
         // The slots may be in the next place's array as well.
         self.place.leave();
-        let (Taken { place, not_native }, _) = take(&self.blueprint, &self.claimed(), self.filter.as_ref())?;
+        let (Taken { place, not_native }, _) =
+            take(&self.program_plan, &self.claimed(), self.filter.as_ref())?;
         keep_array(&self.claims, &place)?;
         self.place = place;
         Ok(not_native)
     }
 
     fn load(&self, filter: Option<&Filter>) -> Result<(Program, Where), BpfError> {
-        self.blueprint.load(self.place.array(), filter)
+        self.program_plan.load(self.place.array(), filter)
     }
 
     fn remove(&mut self, keys: &[u32]) {
         // Fails only if the socket is already gone.
-        keys.iter().for_each(|key| _ = self.blueprint.sockets.delete(*key));
+        keys.iter().for_each(|key| _ = self.program_plan.sockets.delete(*key));
         self.keys.retain(|key| !keys.contains(key));
     }
 }
@@ -169,7 +174,7 @@ impl State {
 impl Hook for LocalHook {
     fn receive(&self, key: u32, socket: SocketRef<'_>) -> Result<(), BpfError> {
         self.with(|state| {
-            state.blueprint.sockets.update_fd(key, socket.descriptor)?;
+            state.program_plan.sockets.update_fd(key, socket.descriptor)?;
             if !state.keys.contains(&key) {
                 state.keys.push(key);
             }
@@ -189,7 +194,7 @@ impl Hook for LocalHook {
         })
     }
 
-    fn exchange(&self, _turn: &Turn) -> Result<(), BpfError> {
+    fn exchange(&self, _turn: &AttachLock) -> Result<(), BpfError> {
         self.with(|state| {
             let (program, filter) = state.prepared.take().ok_or_else(left)?;
             state.place.exchange(program)?;
@@ -207,11 +212,11 @@ impl Hook for LocalHook {
         })
     }
 
-    fn prepare_to_pass(&self) -> Result<Turn, OpenError> {
+    fn prepare_to_pass(&self) -> Result<AttachLock, OpenError> {
         self.with_device(|state| {
-            let turn = own_turn(&state.blueprint.device)?;
+            let turn = own_turn(&state.program_plan.device)?;
             let program = programs::load_pass(state.place.array());
-            let program = program.map_err(|source| refused(&state.blueprint.device, source))?;
+            let program = program.map_err(|source| refused(&state.program_plan.device, source))?;
             state.prepared = Some((program, None));
             Ok(turn)
         })
@@ -223,7 +228,7 @@ impl Hook for LocalHook {
 
     fn attach_again(&self) -> Result<(), OpenError> {
         self.with_device(|state| {
-            let device = &state.blueprint.device;
+            let device = &state.program_plan.device;
             let _turn = Claim::turn_now(device)?;
             if state.place.is_taken() {
                 return Ok(());
@@ -237,7 +242,7 @@ impl Hook for LocalHook {
 
     fn attach_anew(&self) -> Result<(), OpenError> {
         self.with_device(|state| {
-            let device = &state.blueprint.device;
+            let device = &state.program_plan.device;
             let _turn = Claim::turn_now(device)?;
             state.place.attach_anew(device).map_err(|source| refused(device, source))
         })
@@ -245,7 +250,7 @@ impl Hook for LocalHook {
 
     fn run_on_new_queues(&self) -> Result<(), OpenError> {
         self.with_device(|state| {
-            let device = state.blueprint.device.clone();
+            let device = state.program_plan.device.clone();
             let _turn = Claim::turn_now(&device)?;
             let failed = |source| refused(&device, source);
             let (program, _) = state.load(state.filter.as_ref()).map_err(failed)?;
@@ -255,8 +260,8 @@ impl Hook for LocalHook {
 
     fn claim_queue(&self, queue: u32) -> Result<(), OpenError> {
         self.with_device(|state| {
-            let _turn = Claim::turn_now(&state.blueprint.device)?;
-            let claim = Claim::queue(&state.blueprint.device, queue)?;
+            let _turn = Claim::turn_now(&state.program_plan.device)?;
+            let claim = Claim::queue(&state.program_plan.device, queue)?;
             keep_array(slice::from_ref(&claim), &state.place)?;
             state.claims.push(claim);
             Ok(())
@@ -265,7 +270,7 @@ impl Hook for LocalHook {
 
     fn add_queue(&self, queue: u32) -> Result<(), BpfError> {
         self.with(|state| {
-            let queues = state.blueprint.steering.queues();
+            let queues = state.program_plan.steering.queues();
             let is_known = queues.contains(&queue);
             let is_last = queues.last().is_none_or(|last| *last < queue);
             if !state.has_claimed(queue) || !(is_known || is_last) {
@@ -273,7 +278,7 @@ impl Hook for LocalHook {
             }
             state.place.add(queue)?;
             if !is_known {
-                state.blueprint.steering.add(queue);
+                state.program_plan.steering.add(queue);
             }
             Ok(())
         })
@@ -286,14 +291,14 @@ impl Hook for LocalHook {
         wait_for_running_programs();
         state.place.give_up(queue);
         // From here on another capture may have the queue.
-        let device = &state.blueprint.device;
+        let device = &state.program_plan.device;
         state.claims.retain(|claim| !claim.is_of_queue(device, queue));
     }
 
     fn move_to(&self, device: &DeviceSummary) -> Result<HookState, OpenError> {
         self.with_device(|state| {
             let _turn = Claim::turn_now(device)?;
-            let queues = state.blueprint.steering.queues().iter().copied();
+            let queues = state.program_plan.steering.queues().iter().copied();
             let queues: Vec<u32> = queues.filter(|queue| *queue < device.rx_queues).collect();
             // Without the claims, another capture may have the slots.
             state.place.leave();
@@ -308,9 +313,9 @@ impl Hook for LocalHook {
             if state.promiscuous.is_some() {
                 state.promiscuous = Some(join(device)?);
             }
-            state.blueprint.move_to(device).map_err(|source| refused(device, source))?;
+            state.program_plan.move_to(device).map_err(|source| refused(device, source))?;
             let not_native = state.take_place()?;
-            Ok(state.blueprint.state(not_native, Where::default()))
+            Ok(state.program_plan.state(not_native, Where::default()))
         })
     }
 
@@ -332,7 +337,7 @@ impl Hook for LocalHook {
         state.remove(&keys);
         #[cfg(sabotage)]
         if crate::sabotage::is("promiscuous-mode-outlives-the-capture") {
-            std::mem::forget(join(&state.blueprint.device));
+            std::mem::forget(join(&state.program_plan.device));
         }
         #[cfg(sabotage)]
         if crate::sabotage::is("program-outlives-the-capture") {

@@ -40,7 +40,7 @@ impl Task {
 
 /// What both threads have.
 #[derive(Debug, Clone)]
-pub(crate) struct Desk(Arc<Shared>);
+pub(crate) struct Mailbox(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
@@ -73,7 +73,7 @@ pub(super) enum Stage {
 /// The answer to requests that the ending capture can no longer execute.
 pub(super) const ENDING: &str = r#"{"ok":false,"error":"the capture is ending"}"#;
 
-impl Desk {
+impl Mailbox {
     pub(super) fn new() -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(Shared { state: Mutex::default(), bell })))
@@ -167,23 +167,23 @@ mod tests {
 
     #[test]
     fn every_job_is_answered_also_when_the_capture_ends() {
-        let desk = Desk::new().unwrap();
-        assert_eq!(desk.ask(status(1)), None);
-        let jobs = desk.take_jobs();
+        let mailbox = Mailbox::new().unwrap();
+        assert_eq!(mailbox.ask(status(1)), None);
+        let jobs = mailbox.take_jobs();
         assert_eq!(jobs.len(), 1);
-        desk.answer(1, "first".into());
-        assert_eq!(desk.ask(status(2)), None);
-        assert_eq!(desk.ask(Job { client: 3, task: Task::Filter("udp".to_owned()) }), None);
-        desk.end_jobs(&"last".into());
-        let (answers, stage) = desk.take_answers();
+        mailbox.answer(1, "first".into());
+        assert_eq!(mailbox.ask(status(2)), None);
+        assert_eq!(mailbox.ask(Job { client: 3, task: Task::Filter("udp".to_owned()) }), None);
+        mailbox.end_jobs(&"last".into());
+        let (answers, stage) = mailbox.take_answers();
         let answers: Vec<(ClientId, &str)> =
             answers.iter().map(|(client, line)| (*client, &**line)).collect();
         assert_eq!(answers, [(1, "first"), (2, "last"), (3, ENDING)]);
         assert!(matches!(stage, Stage::Ending(_)));
-        assert_eq!(desk.ask(status(4)).as_deref(), Some("last"));
-        desk.end("end".into());
-        desk.end("not twice".into());
-        assert!(matches!(desk.take_answers().1, Stage::Ended(line) if &*line == "end"));
-        assert_eq!(desk.ask(status(5)).as_deref(), Some(ENDING));
+        assert_eq!(mailbox.ask(status(4)).as_deref(), Some("last"));
+        mailbox.end("end".into());
+        mailbox.end("not twice".into());
+        assert!(matches!(mailbox.take_answers().1, Stage::Ended(line) if &*line == "end"));
+        assert_eq!(mailbox.ask(status(5)).as_deref(), Some(ENDING));
     }
 }

@@ -10,7 +10,7 @@ use crate::sys::ethtool::Ethtool;
 
 /// The properties of an interface that may change while it is captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Glance {
+pub(crate) struct InterfaceState {
     pub(crate) name: String,
     pub(crate) up: bool,
     pub(crate) carrier: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Connection(Option<(Netlink, Last)>);
 struct Last {
     /// When everything was last queried.
     whole: Instant,
-    glance: Option<Glance>,
+    interface_state: Option<InterfaceState>,
 }
 
 /// What a look queries from the kernel; the other values are those of the last look.
@@ -50,7 +50,7 @@ const WHOLE_PERIOD: Duration = Duration::from_secs(1);
 
 impl Device {
     /// Looks at the interface; `None` if it is gone. Takes some microseconds.
-    pub(crate) fn look(&self) -> Result<Option<Glance>, DeviceError> {
+    pub(crate) fn look(&self) -> Result<Option<InterfaceState>, DeviceError> {
         self.look_over(&mut self.reconnect()?)
     }
 
@@ -60,31 +60,31 @@ impl Device {
         &self,
         kept: &mut Connection,
         scope: Scope,
-    ) -> Result<Option<Glance>, DeviceError> {
+    ) -> Result<Option<InterfaceState>, DeviceError> {
         if scope != Scope::All
             && let Some((netlink, last)) = &mut kept.0
-            && let Some(glance) = &mut last.glance
+            && let Some(interface_state) = &mut last.interface_state
             && last.whole.elapsed() < WHOLE_PERIOD
         {
             if scope == Scope::Queues {
-                glance.rx_queues = rx_queues(netlink, &glance.name);
+                interface_state.rx_queues = rx_queues(netlink, &interface_state.name);
             }
-            return Ok(Some(glance.clone()));
+            return Ok(Some(interface_state.clone()));
         }
         let mut netlink = match kept.0.take() {
             Some((netlink, _)) => netlink,
             None => self.reconnect()?,
         };
-        let glance = self.look_over(&mut netlink)?;
-        kept.0 = Some((netlink, Last { whole: Instant::now(), glance: glance.clone() }));
-        Ok(glance)
+        let interface_state = self.look_over(&mut netlink)?;
+        kept.0 = Some((netlink, Last { whole: Instant::now(), interface_state: interface_state.clone() }));
+        Ok(interface_state)
     }
 
-    fn look_over(&self, netlink: &mut Netlink) -> Result<Option<Glance>, DeviceError> {
+    fn look_over(&self, netlink: &mut Netlink) -> Result<Option<InterfaceState>, DeviceError> {
         let payload = link::link_payload(netlink, self.index, false);
         let payload = payload.map_err(|error| self.kernel(error))?;
         let Some(link) = payload.as_deref().and_then(Link::parse) else { return Ok(None) };
-        Ok(Some(Glance {
+        Ok(Some(InterfaceState {
             up: link.has_flag(libc::IFF_UP),
             carrier: link.carrier,
             carrier_losses: link.carrier_losses,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::device::DeviceSummary;
 use crate::error::OpenError;
 use crate::xdp::claim::random;
-use crate::xdp::hook::{Turn, take_turn};
+use crate::xdp::hook::{AttachLock, take_attach_lock};
 
 /// Maximum time to wait while one process has its turn; a turn takes some 50 ms.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -16,11 +16,11 @@ const PAUSE: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(8);
 
 /// Waits for the right. The caller must not hold a lock that ending a capture needs.
-pub(crate) fn wait(device: &DeviceSummary) -> Result<Turn, OpenError> {
+pub(crate) fn wait(device: &DeviceSummary) -> Result<AttachLock, OpenError> {
     let mut last_holder = None;
     let mut since = Instant::now();
     loop {
-        let contended = match take_turn(device) {
+        let contended = match take_attach_lock(device) {
             Err(OpenError::Contended { interface, holder }) => OpenError::Contended { interface, holder },
             taken => return taken,
         };

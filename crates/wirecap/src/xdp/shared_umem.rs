@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::device::{Device, Rung, XdpSupport};
+use crate::device::{Device, ReceiveMode, XdpSupport};
 use crate::error::OpenError;
 use crate::sync::{Mutex, lock};
 use crate::sys::memory::populating_threads;
@@ -21,7 +21,7 @@ const MAX_CELLS: u64 = 1 << 28;
 
 /// The parts shared by the rings of a capture.
 #[derive(Debug)]
-pub(crate) struct Commons {
+pub(crate) struct SharedUmem {
     pub(crate) pool: Arc<Pool>,
     /// The cells that belong to no ring, in an elastic capture. A forwarding capture keeps such cells for new
     /// packets.
@@ -34,11 +34,11 @@ pub(crate) struct Commons {
     warm: Option<u32>,
     /// Why all rings receive with a copy, if that is known in advance.
     pub(super) copy_because: Option<String>,
-    /// The ring that registered the UMEM, once it is bound, and its rung.
-    pub(super) first: OnceLock<(Arc<SocketKernel>, Rung)>,
+    /// The ring that registered the UMEM, once it is bound, and its receive mode.
+    pub(super) first: OnceLock<(Arc<SocketKernel>, ReceiveMode)>,
 }
 
-impl Commons {
+impl SharedUmem {
     /// For `rings` rings with an elastic pool on `devices`; `ring` is the geometry of a single ring.
     ///
     /// # Errors

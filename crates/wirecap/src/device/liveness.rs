@@ -22,7 +22,7 @@ const DRIVER_OK: u32 = 4;
 
 /// The sources of a device's signs of life.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Vital {
+pub(crate) struct Liveness {
     /// Its folder in /sys/bus/pci/devices, if it has one.
     folder: Option<PathBuf>,
     /// The directory of the kernel's interrupts.
@@ -33,7 +33,7 @@ pub(crate) struct Vital {
     answers: bool,
 }
 
-impl Vital {
+impl Liveness {
     pub(crate) fn of(device: &Device) -> Self {
         let place = device.bus_info.as_deref().filter(|_| device.is_hardware());
         Self::below(Path::new("/sys"), place, device.driver.as_deref())
@@ -90,7 +90,7 @@ mod tests {
 
     impl Sys {
         fn new(name: &str) -> Self {
-            let folder = std::env::temp_dir().join(format!("wirecap-vital-{name}-{}", std::process::id()));
+            let folder = std::env::temp_dir().join(format!("wirecap-liveness-{name}-{}", std::process::id()));
             fs::create_dir_all(&folder).unwrap();
             Self(folder)
         }
@@ -115,9 +115,9 @@ mod tests {
         sys.write("bus/pci/devices/0000:03:00.0/msi_irqs/42", "msix\n");
         sys.write("kernel/irq/41/per_cpu_count", "1,20,0\n");
         sys.write("kernel/irq/42/per_cpu_count", "300,0,4000\n");
-        let vital = Vital::below(&sys.0, Some("0000:03:00.0"), Some("igb"));
-        assert_eq!(vital.interrupts(), Some(4321));
-        assert!(vital.answers() && !vital.was_reset());
+        let liveness = Liveness::below(&sys.0, Some("0000:03:00.0"), Some("igb"));
+        assert_eq!(liveness.interrupts(), Some(4321));
+        assert!(liveness.answers() && !liveness.was_reset());
     }
 
     #[test]
@@ -125,18 +125,21 @@ mod tests {
         let sys = Sys::new("virtio");
         let status = "bus/pci/devices/0000:01:00.0/virtio3/status";
         sys.write(status, "0x0000000f\n");
-        let vital = Vital::below(&sys.0, Some("0000:01:00.0"), Some("virtio_net"));
-        assert!(!vital.was_reset() && !vital.answers());
+        let liveness = Liveness::below(&sys.0, Some("0000:01:00.0"), Some("virtio_net"));
+        assert!(!liveness.was_reset() && !liveness.answers());
         sys.write(status, "0x00000000\n");
-        assert!(vital.was_reset());
+        assert!(liveness.was_reset());
     }
 
     #[test]
     fn a_device_on_another_bus_has_no_signs_of_life() {
         let sys = Sys::new("none");
         for place in [None, Some("usb-0000:00:14.0-1")] {
-            let vital = Vital::below(&sys.0, place, Some("igb"));
-            assert_eq!((vital.interrupts(), vital.answers(), vital.was_reset()), (None, false, false));
+            let liveness = Liveness::below(&sys.0, place, Some("igb"));
+            assert_eq!(
+                (liveness.interrupts(), liveness.answers(), liveness.was_reset()),
+                (None, false, false)
+            );
         }
     }
 }

@@ -14,7 +14,7 @@
 //!   five seconds. The gap begins at its last answer or packet. When an administrator sets the
 //!   interface down and up, these drivers restart the device; the capture itself does not do this.
 //! - A whole interface captured with `xdp` is also silent if the driver or the device counts
-//!   packets for two seconds while none reaches the program or a ring. On a rung that copies, the
+//!   packets for two seconds while none reaches the program or a ring. On a receive mode that copies, the
 //!   watcher then detaches the program and attaches it again, once per gap. vmxnet3 needs this:
 //!   after the interface was set down and up, its driver (Linux 7.3) counts no XDP packets,
 //!   although the program is attached.
@@ -72,7 +72,7 @@ pub(super) enum Silence {
 
 /// The observations of a device so far.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pulse {
+pub(super) struct LivenessWatch {
     last: Option<(Signs, Instant)>,
     /// When it was last known to be alive.
     alive: Option<Instant>,
@@ -118,7 +118,7 @@ struct Resumed {
     counted: Instant,
 }
 
-impl Pulse {
+impl LivenessWatch {
     /// What `signs`, found at `now`, say.
     pub(super) fn feel(&mut self, signs: Signs, now: Instant) -> Life {
         let (last, then) = self.last.replace((signs, now)).unwrap_or((signs, now));
@@ -251,7 +251,7 @@ mod tests {
 
     /// A test device that is checked every 100 ms, and probed whenever it delivered no packets.
     struct Scene {
-        pulse: Pulse,
+        liveness_watch: LivenessWatch,
         began: Instant,
         millis: u64,
         signs: Signs,
@@ -260,14 +260,14 @@ mod tests {
     impl Scene {
         fn new() -> Self {
             let signs = Signs { packets: 10, interrupts: Some(5), was_reset: false };
-            Self { pulse: Pulse::default(), began: Instant::now(), millis: 0, signs }
+            Self { liveness_watch: LivenessWatch::default(), began: Instant::now(), millis: 0, signs }
         }
 
         fn look(&mut self) -> Life {
             self.millis += 100;
             let now = self.began + Duration::from_millis(self.millis);
-            let life = self.pulse.feel(self.signs, now);
-            self.pulse.ask(now);
+            let life = self.liveness_watch.feel(self.signs, now);
+            self.liveness_watch.ask(now);
             life
         }
 
@@ -356,7 +356,7 @@ mod tests {
         let mut scene = Scene::new();
         scene.live(5, 0);
         for _ in 0..50 {
-            scene.pulse.forgive();
+            scene.liveness_watch.forgive();
             assert_ne!(scene.look(), Life::Silent(Duration::from_millis(1100), Silence::NoAnswer));
         }
     }
@@ -374,72 +374,75 @@ mod tests {
 
     #[test]
     fn counted_packets_that_reach_no_ring_are_reported_at_the_second_look() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
-        assert_eq!(pulse.compare(100, 100, at(0)), Life::Alive);
-        assert_eq!(pulse.compare(200, 180, at(1)), Life::Alive, "some came");
-        assert_eq!(pulse.compare(210, 180, at(2)), Life::Alive, "few were counted");
-        assert_eq!(pulse.compare(300, 180, at(3)), Life::Doubtful);
-        assert_eq!(pulse.compare(400, 180, at(4)), Life::Silent(Duration::from_secs(2), Silence::Bypass));
-        assert_eq!(pulse.compare(500, 181, at(5)), Life::Alive);
+        assert_eq!(liveness_watch.compare(100, 100, at(0)), Life::Alive);
+        assert_eq!(liveness_watch.compare(200, 180, at(1)), Life::Alive, "some came");
+        assert_eq!(liveness_watch.compare(210, 180, at(2)), Life::Alive, "few were counted");
+        assert_eq!(liveness_watch.compare(300, 180, at(3)), Life::Doubtful);
+        assert_eq!(
+            liveness_watch.compare(400, 180, at(4)),
+            Life::Silent(Duration::from_secs(2), Silence::Bypass)
+        );
+        assert_eq!(liveness_watch.compare(500, 181, at(5)), Life::Alive);
     }
 
     #[test]
     fn packets_that_pass_the_rings_by_do_so_until_one_comes() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
-        pulse.compare(100, 100, at(0));
-        pulse.compare(200, 100, at(1));
-        assert_eq!(pulse.bypass(100, at(1)), Life::Doubtful, "between two comparisons, too");
-        pulse.compare(300, 100, at(2));
+        liveness_watch.compare(100, 100, at(0));
+        liveness_watch.compare(200, 100, at(1));
+        assert_eq!(liveness_watch.bypass(100, at(1)), Life::Doubtful, "between two comparisons, too");
+        liveness_watch.compare(300, 100, at(2));
         let silent = |seconds| Life::Silent(Duration::from_secs(seconds), Silence::Bypass);
-        assert_eq!(pulse.bypass(100, at(2)), silent(2));
-        assert_eq!(pulse.compare(301, 100, at(3)), silent(3), "the sender has become slow");
-        assert_eq!(pulse.bypass(101, at(3)), Life::Alive);
-        assert_eq!(pulse.compare(302, 101, at(4)), Life::Alive);
-        assert_eq!(pulse.bypass(101, at(4)), Life::Alive);
+        assert_eq!(liveness_watch.bypass(100, at(2)), silent(2));
+        assert_eq!(liveness_watch.compare(301, 100, at(3)), silent(3), "the sender has become slow");
+        assert_eq!(liveness_watch.bypass(101, at(3)), Life::Alive);
+        assert_eq!(liveness_watch.compare(302, 101, at(4)), Life::Alive);
+        assert_eq!(liveness_watch.bypass(101, at(4)), Life::Alive);
     }
 
     #[test]
     fn a_device_is_back_when_it_delivers_the_packets_it_counts() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
-        assert_eq!(pulse.resume(100, 50, at(0)), Life::Doubtful);
-        assert_eq!(pulse.resume(120, 50, at(100)), Life::Doubtful);
-        assert_eq!(pulse.resume(140, 51, at(200)), Life::Alive, "a packet has come");
-        pulse.forgive();
-        assert_eq!(pulse.resume(200, 51, at(1000)), Life::Doubtful);
-        assert_eq!(pulse.resume(200, 51, at(1100)), Life::Doubtful, "it may not receive yet");
-        assert_eq!(pulse.resume(200, 51, at(2000)), Life::Alive, "nothing is sent to it");
-        assert_eq!(pulse.missing(231, 51, at(2500)), None, "few were counted since");
-        assert_eq!(pulse.missing(232, 51, at(2500)), Some(Duration::from_millis(500)));
+        assert_eq!(liveness_watch.resume(100, 50, at(0)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(120, 50, at(100)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(140, 51, at(200)), Life::Alive, "a packet has come");
+        liveness_watch.forgive();
+        assert_eq!(liveness_watch.resume(200, 51, at(1000)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(200, 51, at(1100)), Life::Doubtful, "it may not receive yet");
+        assert_eq!(liveness_watch.resume(200, 51, at(2000)), Life::Alive, "nothing is sent to it");
+        assert_eq!(liveness_watch.missing(231, 51, at(2500)), None, "few were counted since");
+        assert_eq!(liveness_watch.missing(232, 51, at(2500)), Some(Duration::from_millis(500)));
     }
 
     #[test]
     fn a_device_that_begins_to_count_is_not_back_before_it_delivers() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
         for look in 0..9 {
-            assert_eq!(pulse.resume(200, 51, at(100 * look)), Life::Doubtful);
+            assert_eq!(liveness_watch.resume(200, 51, at(100 * look)), Life::Doubtful);
         }
-        assert_eq!(pulse.resume(210, 51, at(900)), Life::Doubtful);
-        assert_eq!(pulse.resume(210, 51, at(1800)), Life::Doubtful);
-        assert_eq!(pulse.resume(211, 52, at(1850)), Life::Alive);
+        assert_eq!(liveness_watch.resume(210, 51, at(900)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(210, 51, at(1800)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(211, 52, at(1850)), Life::Alive);
     }
 
     #[test]
     fn counted_packets_that_have_not_come_are_missing_when_the_capture_ends() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |seconds| began + Duration::from_secs(seconds);
-        assert_eq!(pulse.missing(900, 0, at(0)), None, "nothing was compared");
-        pulse.compare(100, 50, at(0));
-        pulse.compare(150, 100, at(1));
-        assert_eq!(pulse.missing(231, 100, at(2)), None, "50 may have been counted late");
-        assert_eq!(pulse.missing(232, 100, at(2)), Some(Duration::from_secs(2)));
-        assert_eq!(pulse.missing(232, 101, at(2)), None, "one has come");
-        pulse.compare(232, 100, at(2));
+        assert_eq!(liveness_watch.missing(900, 0, at(0)), None, "nothing was compared");
+        liveness_watch.compare(100, 50, at(0));
+        liveness_watch.compare(150, 100, at(1));
+        assert_eq!(liveness_watch.missing(231, 100, at(2)), None, "50 may have been counted late");
+        assert_eq!(liveness_watch.missing(232, 100, at(2)), Some(Duration::from_secs(2)));
+        assert_eq!(liveness_watch.missing(232, 101, at(2)), None, "one has come");
+        liveness_watch.compare(232, 100, at(2));
         assert_eq!(
-            pulse.missing(232, 100, at(3)),
+            liveness_watch.missing(232, 100, at(3)),
             Some(Duration::from_secs(3)),
             "although it was doubtful before"
         );
@@ -447,16 +450,16 @@ mod tests {
 
     #[test]
     fn a_device_with_carrier_that_counts_but_delivers_no_packets_is_silent() {
-        let (mut pulse, began) = (Pulse::default(), Instant::now());
+        let (mut liveness_watch, began) = (LivenessWatch::default(), Instant::now());
         let at = |millis| began + Duration::from_millis(millis);
         // Some drivers count from 0 after they were started.
-        assert_eq!(pulse.resume(500, 50, at(0)), Life::Doubtful);
-        assert_eq!(pulse.resume(3, 50, at(100)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(500, 50, at(0)), Life::Doubtful);
+        assert_eq!(liveness_watch.resume(3, 50, at(100)), Life::Doubtful);
         for look in 1..10 {
-            assert_eq!(pulse.resume(3 + 20 * look, 50, at(100 + 100 * look)), Life::Doubtful);
+            assert_eq!(liveness_watch.resume(3 + 20 * look, 50, at(100 + 100 * look)), Life::Doubtful);
         }
         let silent = Life::Silent(Duration::from_millis(1000), Silence::Bypass);
-        assert_eq!(pulse.resume(300, 50, at(1100)), silent);
-        assert_eq!(pulse.bypass(50, at(1100)), silent);
+        assert_eq!(liveness_watch.resume(300, 50, at(1100)), silent);
+        assert_eq!(liveness_watch.bypass(50, at(1100)), silent);
     }
 }

@@ -1,4 +1,4 @@
-//! Seats: a list with reserved capacity, which grows while others read it.
+//! A list with reserved capacity, which grows while others read it.
 
 use std::fmt;
 use std::ops::Index;
@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A list that only grows, up to its initial capacity. Reading takes no lock.
-pub(crate) struct Seats<T> {
+pub(crate) struct AppendVec<T> {
     seats: Box<[OnceLock<T>]>,
     taken: AtomicUsize,
 }
 
-impl<T> Seats<T> {
+impl<T> AppendVec<T> {
     /// A list of `taken` with room for `more`.
     pub(crate) fn new(taken: impl IntoIterator<Item = T>, more: usize) -> Self {
         let taken: Vec<OnceLock<T>> = taken.into_iter().map(OnceLock::from).collect();
@@ -57,7 +57,7 @@ impl<T> Seats<T> {
     }
 }
 
-impl<T> Index<usize> for Seats<T> {
+impl<T> Index<usize> for AppendVec<T> {
     type Output = T;
 
     fn index(&self, index: usize) -> &T {
@@ -65,7 +65,7 @@ impl<T> Index<usize> for Seats<T> {
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Seats<T> {
+impl<T: fmt::Debug> fmt::Debug for AppendVec<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn seats_are_taken_one_after_the_other_while_others_read() {
-        let seats = Seats::new([0, 1], 100).with_room(1000);
+        let seats = AppendVec::new([0, 1], 100).with_room(1000);
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {

@@ -1,62 +1,68 @@
-//! The ways in which AF_XDP receives packets (rungs), and the search for the best one that an interface
+//! The ways in which AF_XDP receives packets (receive modes), and the search for the best one that an interface
 //! supports.
 
 use std::io;
 
-use crate::device::{Device, Rung};
+use crate::device::{Device, ReceiveMode};
 use crate::error::OpenError;
 use crate::names::RingName;
 use crate::sys::xdp::{BindMode, XdpSocket};
-use crate::xdp::lesson::{Lesson, Refusal};
+use crate::xdp::reopen::{Refusal, Reopen};
 use crate::xdp::sizes::{ONE_CELL_MTU, buffers_per_frame, cells_per_frame};
 
-/// The search for the rung of an interface's queues.
-pub(super) struct Ladder<'a> {
+/// The search for the receive mode of an interface's queues.
+pub(super) struct ModeSearch<'a> {
     pub(super) device: &'a Device,
     /// The longest frames do not fit a cell.
     has_long_frames: bool,
     /// They do not fit the device's buffers with zero-copy.
     has_several_buffers: bool,
-    pub(super) rung: Rung,
-    pub(super) missed: Vec<(Rung, String)>,
+    pub(super) receive_mode: ReceiveMode,
+    pub(super) missed: Vec<(ReceiveMode, String)>,
 }
 
-impl<'a> Ladder<'a> {
+impl<'a> ModeSearch<'a> {
     pub(super) fn new(device: &'a Device, cell_bytes: u32) -> Self {
         let has_long_frames = cells_per_frame(device, cell_bytes) > 1;
         let has_several_buffers = buffers_per_frame(device, cell_bytes) > 1;
-        Self { device, has_long_frames, has_several_buffers, rung: Rung::ZeroCopy, missed: Vec::new() }
-    }
-
-    /// For queues that are added to an interface that uses `rung`.
-    pub(super) fn at(device: &'a Device, cell_bytes: u32, rung: Rung) -> Self {
-        Self { rung, ..Self::new(device, cell_bytes) }
-    }
-
-    fn miss(&mut self, rung: Rung, reason: String) {
-        if self.missed.iter().all(|(missed, _)| *missed != rung) {
-            self.missed.push((rung, reason));
+        Self {
+            device,
+            has_long_frames,
+            has_several_buffers,
+            receive_mode: ReceiveMode::ZeroCopy,
+            missed: Vec::new(),
         }
     }
 
-    /// Takes the lowest rung, as the program is in the network stack.
+    /// For queues that are added to an interface that uses `receive_mode`.
+    pub(super) fn at(device: &'a Device, cell_bytes: u32, receive_mode: ReceiveMode) -> Self {
+        Self { receive_mode, ..Self::new(device, cell_bytes) }
+    }
+
+    fn miss(&mut self, receive_mode: ReceiveMode, reason: String) {
+        if self.missed.iter().all(|(missed, _)| *missed != receive_mode) {
+            self.missed.push((receive_mode, reason));
+        }
+    }
+
+    /// Takes the lowest receive mode, as the program is in the network stack.
     pub(super) fn not_native(&mut self, reason: String) {
-        self.miss(Rung::ZeroCopy, reason.clone());
-        self.miss(Rung::NativeCopy, reason);
-        self.rung = Rung::Generic;
+        self.miss(ReceiveMode::ZeroCopy, reason.clone());
+        self.miss(ReceiveMode::NativeCopy, reason);
+        self.receive_mode = ReceiveMode::Generic;
     }
 
     /// Binds with zero-copy if that is possible, else with a copy.
     pub(super) fn bind(&mut self, socket: &XdpSocket, ring: &RingName) -> Result<(), OpenError> {
-        if self.rung == Rung::ZeroCopy {
+        if self.receive_mode == ReceiveMode::ZeroCopy {
             // A driver that supports fragments may be slower if they are enabled.
             let mode = BindMode { zero_copy: true, fragments: self.has_several_buffers };
             match socket.bind(self.device.index, ring.queue, mode) {
                 // Drivers have many reasons, none of which applies with a copy.
                 Err(error) if !is_in_use(&error) => {
                     let reason = self.zero_copy_reason(&error, ring);
-                    self.miss(Rung::ZeroCopy, reason);
-                    self.rung = Rung::NativeCopy;
+                    self.miss(ReceiveMode::ZeroCopy, reason);
+                    self.receive_mode = ReceiveMode::NativeCopy;
                 }
                 outcome => return outcome.map_err(|source| refusal_to_bind(ring, source)),
             }
@@ -68,17 +74,17 @@ impl<'a> Ladder<'a> {
     pub(super) fn bind_sharing(
         &mut self,
         socket: &XdpSocket,
-        first: (&XdpSocket, Rung),
+        first: (&XdpSocket, ReceiveMode),
         ring: &RingName,
     ) -> Result<(), Refusal> {
-        let (first, rung) = first;
-        if rung != Rung::ZeroCopy {
+        let (first, receive_mode) = first;
+        if receive_mode != ReceiveMode::ZeroCopy {
             self.copy_because("it shares its cells with rings without zero-copy");
         }
         match socket.bind_beside(first, self.device.index, ring.queue) {
-            Err(error) if rung == Rung::ZeroCopy && !is_in_use(&error) => {
+            Err(error) if receive_mode == ReceiveMode::ZeroCopy && !is_in_use(&error) => {
                 let reason = self.zero_copy_reason(&error, ring);
-                Err(Lesson::Copy { reason: format!("{}: {reason}", self.device.name) }.into())
+                Err(Reopen::Copy { reason: format!("{}: {reason}", self.device.name) }.into())
             }
             bound => Ok(bound.map_err(|source| refusal_to_bind(ring, source))?),
         }
@@ -98,9 +104,9 @@ impl<'a> Ladder<'a> {
 
     /// Gives up zero-copy.
     pub(super) fn copy_because(&mut self, reason: &str) {
-        if self.rung == Rung::ZeroCopy {
-            self.miss(Rung::ZeroCopy, reason.to_owned());
-            self.rung = Rung::NativeCopy;
+        if self.receive_mode == ReceiveMode::ZeroCopy {
+            self.miss(ReceiveMode::ZeroCopy, reason.to_owned());
+            self.receive_mode = ReceiveMode::NativeCopy;
         }
     }
 

@@ -17,7 +17,7 @@ const COST_NS_MAX: u64 = 1_000_000_000;
 /// The cost of the simulated application.
 #[derive(Debug, Clone, Copy, Args)]
 #[command(next_help_heading = "Simulated slow application")]
-pub(crate) struct WeightOptions {
+pub(crate) struct AppCostOptions {
     /// Apply the filter this many times per packet
     #[arg(short = 'x', long, value_name = "TIMES", default_value_t = 0)]
     times: u32,
@@ -30,7 +30,7 @@ pub(crate) struct WeightOptions {
     cost: u64,
 }
 
-impl WeightOptions {
+impl AppCostOptions {
     /// The time per packet, if it is known beforehand.
     pub(crate) fn cost(self) -> Option<Duration> {
         (self.cost > 0 && self.times == 0).then(|| Duration::from_nanos(self.cost))
@@ -44,14 +44,14 @@ impl WeightOptions {
 
 /// A simulated application.
 #[derive(Debug)]
-pub(crate) struct Weight {
-    options: WeightOptions,
+pub(crate) struct AppCost {
+    options: AppCostOptions,
     interpreter: Interpreter,
 }
 
-impl Weight {
+impl AppCost {
     /// One that applies this filter.
-    pub(crate) fn new(options: WeightOptions, expression: &str, snap_len: u32) -> Result<Self, Failure> {
+    pub(crate) fn new(options: AppCostOptions, expression: &str, snap_len: u32) -> Result<Self, Failure> {
         let filter = Filter::compile(expression, LinkType::ETHERNET, snap_len)
             .map_err(|error| Failure::Failed(error.into()))?;
         let interpreter = Interpreter::new(&filter).map_err(|error| Failure::Failed(error.into()))?;

@@ -14,7 +14,7 @@ use crate::xdp::programs::{self, FilterPlan, LoadError, Plan, Stamping};
 use crate::xdp::stamps::FAILED_BYTES;
 
 #[derive(Debug)]
-pub(super) struct Blueprint {
+pub(super) struct ProgramPlan {
     pub(super) device: DeviceSummary,
     pub(super) steering: Steering,
     /// Packets of queues other than those of `steering`, including later ones, are ignored.
@@ -32,7 +32,7 @@ pub(super) struct Blueprint {
     counts_own: bool,
 }
 
-impl Blueprint {
+impl ProgramPlan {
     pub(super) fn new(plan: &HookPlan) -> Result<Self, BpfError> {
         let HookPlan { device, steering, timestamps, .. } = plan;
         let stamp_failed = || Map::create_mappable("wirecap_nostamp", FAILED_BYTES, 1);

@@ -12,12 +12,12 @@ pub(crate) enum Refusal {
     /// They cannot be.
     Error(OpenError),
     /// They can be opened if this is known in advance.
-    Lesson(Lesson),
+    Reopen(Reopen),
 }
 
 /// What an attempt taught.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Lesson {
+pub(crate) enum Reopen {
     /// With a program attached the interface has another number of receive queues: virtio-net adds one for each CPU to
     /// send on, and receives on all of them.
     Queues { ifindex: u32, own: u32, rx_queues: u32 },
@@ -30,8 +30,8 @@ impl Refusal {
     pub(crate) fn into_error(self) -> OpenError {
         let reason = match self {
             Self::Error(error) => return error,
-            Self::Lesson(Lesson::Copy { reason }) => reason,
-            Self::Lesson(Lesson::Queues { rx_queues, .. }) => {
+            Self::Reopen(Reopen::Copy { reason }) => reason,
+            Self::Reopen(Reopen::Queues { rx_queues, .. }) => {
                 format!("the number of receive queues is now {rx_queues}")
             }
         };
@@ -48,9 +48,9 @@ impl From<OpenError> for Refusal {
     }
 }
 
-impl From<Lesson> for Refusal {
-    fn from(lesson: Lesson) -> Self {
-        Self::Lesson(lesson)
+impl From<Reopen> for Refusal {
+    fn from(reopen: Reopen) -> Self {
+        Self::Reopen(reopen)
     }
 }
 

@@ -24,7 +24,7 @@ const NO_FRAME: usize = usize::MAX;
 /// seat again; the address of the call's stack frame shows whether that call still runs. Another thread gets
 /// the seat if the thread that took it has ended.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ReadLock {
     /// The owner and the bit `CLOSED`: one atomic operation leaves the seat or closes the handle, and its result says
     /// who frees the handle. The one that does not must not access it afterwards.
     thread: AtomicUsize,
@@ -70,7 +70,7 @@ fn is_gone(thread: usize) -> bool {
     sent != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-impl Turn {
+impl ReadLock {
     pub(crate) const fn new() -> Self {
         Self { thread: AtomicUsize::new(NO_THREAD), frame: AtomicUsize::new(NO_FRAME) }
     }
@@ -160,14 +160,14 @@ mod tests {
 
     #[test]
     fn one_thread_reads_at_a_time_and_may_read_again_from_a_callback() {
-        let turn = Turn::new();
+        let turn = ReadLock::new();
         let seat = turn.enter().unwrap();
         assert_eq!(seat, Seat::First);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(turn.enter().is_none()));
         });
         #[inline(never)]
-        fn callback(turn: &Turn) -> Seat {
+        fn callback(turn: &ReadLock) -> Seat {
             let room = std::hint::black_box([0_u8; 512]);
             let seat = turn.enter().unwrap();
             std::hint::black_box(room);
@@ -183,8 +183,8 @@ mod tests {
     }
 
     /// A turn whose reader has ended.
-    fn orphaned() -> Turn {
-        let turn = Turn::new();
+    fn orphaned() -> ReadLock {
+        let turn = ReadLock::new();
         std::thread::scope(|scope| {
             scope.spawn(|| turn.enter().unwrap());
         });
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_handler_on_an_alternate_stack_does_not_free_a_handle_that_is_read() {
-        static TURN: Turn = Turn::new();
+        static TURN: ReadLock = ReadLock::new();
         static IS_INSIDE: AtomicBool = AtomicBool::new(false);
         static MUST_FREE: AtomicBool = AtomicBool::new(true);
         extern "C" fn close(_: libc::c_int) {
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn a_handle_that_is_closed_when_a_read_ends_is_freed_once() {
         for _ in 0..2_000 {
-            let (turn, begin) = (Turn::new(), std::sync::Barrier::new(2));
+            let (turn, begin) = (ReadLock::new(), std::sync::Barrier::new(2));
             let (reader_frees, closer_frees) = std::thread::scope(|scope| {
                 let reader = scope.spawn(|| {
                     let seat = turn.enter().unwrap();
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_read_that_lost_its_seat_does_not_free_an_open_handle() {
-        let turn = Turn::new();
+        let turn = ReadLock::new();
         let seat = turn.enter().unwrap();
         // What another thread of a fork's child does, which does not find this one.
         let other = this_thread() + 1;
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_closed_handle_has_no_next_read() {
-        let turn = Turn::new();
+        let turn = ReadLock::new();
         assert!(turn.close());
         assert!(turn.enter().is_none());
         assert!(!turn.close(), "closed twice");
@@ -277,13 +277,13 @@ mod tests {
 
     #[test]
     fn a_handle_closed_while_it_is_read_is_freed_by_the_reader() {
-        let turn = Turn::new();
+        let turn = ReadLock::new();
         let seat = turn.enter().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(!turn.close()));
         });
         assert!(turn.leave(seat), "the reader is the last one");
-        let idle = Turn::new();
+        let idle = ReadLock::new();
         assert!(idle.close(), "no thread reads");
     }
 }
