@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use clap::{Arg, Command, CommandFactory};
 
 use crate::Cli;
-use crate::show::flags::{Use, of_tcpdump, of_tcpdump_long};
+use crate::watch::show::flags::{Use, of_tcpdump, of_tcpdump_long};
 
 /// Flags that ask `wirecap` itself, and are no flags of a capture.
 const OWN: [&str; 5] = ["-h", "--help", "-V", "--version", "-D"];

@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::{Args, Command, ValueEnum};
 use clap_complete::{Shell, generate, generate_to};
 
-use crate::failure::Failure;
-use crate::output;
+use crate::shared::failure::Failure;
+use crate::shared::output;
 
 /// Print the completions of bash, fish or zsh, or write all three into a directory
 #[derive(Debug, Args)]

@@ -13,9 +13,9 @@ use clap::Args;
 use wirecap::{Capture, CaptureError, Chunk, Engine, Ledger, Worker, grouped};
 use wirecap_send::{Namespace, Stamp, VethPair};
 
-use crate::failure::Failure;
-use crate::screen::Screen;
-use crate::signals::Interruption;
+use crate::shared::failure::Failure;
+use crate::shared::screen::Screen;
+use crate::shared::signals::Interruption;
 use crate::size;
 use picture::Picture;
 use sender::{Burst, SKEWED, Sender};

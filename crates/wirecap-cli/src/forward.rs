@@ -21,16 +21,16 @@ use wirecap::{
     Capture, CaptureError, DEFAULT_SNAP_LEN, Interface, LostLater, Reception, Timestamps, grouped,
 };
 
-use crate::app_cost::{AppCost, AppCostOptions};
-use crate::control::ControlOptions;
-use crate::failure::Failure;
 use crate::losses;
-use crate::options::{self, END_AND_OUTPUT, EngineOptions};
-use crate::output;
-use crate::service;
-use crate::signals::stop_on_signals;
+use crate::shared::app_cost::{AppCost, AppCostOptions};
+use crate::shared::control::ControlOptions;
+use crate::shared::failure::Failure;
+use crate::shared::options::{self, END_AND_OUTPUT, EngineOptions};
+use crate::shared::output;
+use crate::shared::service;
+use crate::shared::signals::stop_on_signals;
+use crate::shared::threads;
 use crate::size;
-use crate::threads;
 use latency::Latency;
 use mirror::Mirror;
 use report::Report;

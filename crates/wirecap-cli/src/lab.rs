@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use crate::failure::Failure;
+use crate::shared::failure::Failure;
 
 /// Name the program that has the experiments
 #[derive(Debug, Args)]

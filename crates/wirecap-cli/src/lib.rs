@@ -4,70 +4,40 @@
 #[path = "../../wirecap-testbed/src/sabotage.rs"]
 mod sabotage;
 #[macro_use]
-mod output;
+mod shared;
 
-mod advice;
-mod app_cost;
-mod archive;
-mod ask;
 mod bare;
-mod capture;
-mod closed;
 mod completions;
-mod config;
-mod control;
-mod count;
-mod dedicate;
 mod demo;
-mod devices;
-mod doctor;
-mod events;
-mod extcap;
-mod failure;
-mod filter;
-mod find;
 mod forward;
-mod generate;
-mod habits;
-mod handle;
-mod history;
-mod index;
-mod interfaces;
+mod host;
 mod lab;
 mod losses;
-mod lost;
 mod man;
-mod merge;
-mod options;
-mod privileges;
-mod profile;
-mod progress;
-mod recording;
-mod replay;
-mod screen;
-mod sending;
-mod service;
-mod show;
-mod signals;
-mod sink;
-mod stats;
-mod svg;
-mod threads;
-mod top;
+mod record;
+mod search;
+mod send;
 mod usage;
+mod watch;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 #[doc(hidden)]
-pub use capture::record_waiting;
+pub use record::capture::record_waiting;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use extcap::Step;
-use failure::Failure;
+use host::{dedicate, devices, doctor};
+use record::extcap::Step;
+use record::{capture, config, extcap, privileges};
+use search::{archive, find, index};
+use send::{generate, replay};
+use shared::failure::Failure;
+use shared::{events, output, service, signals};
+use watch::{ask, count, handle, profile, show, stats, top};
 use wirecap_units::size;
 
 /// Packet capture from multi-queue network interfaces, with a ledger of delivered and dropped packets

@@ -18,15 +18,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use wirecap::{Capture, Ledger, LostLater, grouped};
 
-use crate::advice::{Advisor, Question};
-use crate::control::Control;
-use crate::doctor::Bottleneck;
-use crate::events::{self, Kind};
-use crate::history;
-use crate::lost::Lost;
-use crate::service::{self, Pulse};
-use crate::signals;
-use crate::sink::Writing;
+use crate::host::advice::{Advisor, Question};
+use crate::host::doctor::Bottleneck;
+use crate::shared::control::Control;
+use crate::shared::events::{self, Kind};
+use crate::shared::history;
+use crate::shared::lost::Lost;
+use crate::shared::service::{self, Pulse};
+use crate::shared::signals;
+use crate::shared::sink::Writing;
 
 /// Time between two checks of the output while packets arrive or wait for the output.
 const LOOK: Duration = Duration::from_millis(200);

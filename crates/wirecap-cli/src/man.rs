@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Command};
 use clap_mangen::Man;
 
-use crate::failure::Failure;
+use crate::shared::failure::Failure;
 
 /// Write the man pages into a directory
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ use clap::{Command, CommandFactory};
 use wirecap::device::Device;
 
 use crate::Cli;
-use crate::habits;
+use crate::shared::habits;
 
 /// The error about these arguments of this process, whose first one is its own name.
 pub(crate) fn explained(error: &clap::Error, arguments: &[OsString]) -> String {

@@ -52,6 +52,7 @@ mod sabotage;
 mod sketch;
 mod socket;
 mod sys;
+mod tag_dependence;
 mod tagged;
 mod translate;
 #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use wirecap::{Capture, Ledger, grouped};
 
-use crate::screen::Screen;
+use crate::shared::screen::Screen;
 
 const BAR_COLUMNS: usize = 32;
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use wirecap_send::{AfXdpSender, Counters, Pacer, SendError, SetupError, Snapshot, Stamp, Traffic, VethPair};
 
-use crate::signals::Interruption;
+use crate::shared::signals::Interruption;
 
 /// Frames sent back to back, between two looks at the clock.
 const BATCH_FRAMES: u64 = 64;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use wirecap::savefile::{FileSink, Format, WriteError, Writer};
 use wirecap::{Capture, Chunk, Ledger, Recorded, Timestamp, Timestamps};
 
-use crate::events::{self, Kind};
-use crate::failure::Failure;
-use crate::output;
-use crate::recording::{self, Form};
-use crate::sink::{self, PipeEnd, TimedSink, Writing};
+use crate::shared::events::{self, Kind};
+use crate::shared::failure::Failure;
+use crate::shared::output;
+use crate::shared::recording::{self, Form};
+use crate::shared::sink::{self, PipeEnd, TimedSink, Writing};
 
 /// Recorded packets are in the file after this time at most.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);

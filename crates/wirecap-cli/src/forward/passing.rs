@@ -7,7 +7,7 @@
 use wirecap::filter::{ClassicInsn, Filter, FilterRequest};
 use wirecap::savefile::LinkType;
 
-use crate::failure::Failure;
+use crate::shared::failure::Failure;
 
 /// `ret #k`.
 const RETURN: u16 = 0x06;

@@ -7,9 +7,9 @@ use wirecap::{Ledger, PortAccount, grouped};
 
 use super::latency::{Latency, counted};
 use super::way::Way;
-use crate::failure::Failure;
-use crate::options;
-use crate::screen::Screen;
+use crate::shared::failure::Failure;
+use crate::shared::options;
+use crate::shared::screen::Screen;
 
 /// The report at the end.
 pub(super) struct Report<'a> {

@@ -4,8 +4,8 @@ use std::str::FromStr;
 
 use wirecap::{NoRoom, OutPacket};
 
-use crate::failure::Failure;
-use crate::sending::mac;
+use crate::shared::failure::Failure;
+use crate::shared::sending::mac;
 
 /// `eth1:dst=02:00:00:00:00:09,vlan=push:100`: changes, in their order, to the packets of one interface or of both.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use wirecap::{Capture, Ledger, PortAccount, grouped};
 use super::Arguments;
 use super::mirror::Mirror;
 use super::way::Way;
-use crate::failure::Failure;
-use crate::screen::Screen;
+use crate::shared::failure::Failure;
+use crate::shared::screen::Screen;
 use crate::size;
 
 /// Time between two looks.

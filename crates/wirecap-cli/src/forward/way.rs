@@ -10,7 +10,7 @@ use super::checksums::ChecksumWatch;
 use super::latency::Latency;
 use super::mirror::Mirror;
 use super::rewrite::Changes;
-use crate::app_cost::AppCost;
+use crate::shared::app_cost::AppCost;
 
 /// Maximum wait for packets if there is no other work.
 const PATIENCE: Duration = Duration::from_millis(200);

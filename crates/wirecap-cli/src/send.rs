@@ -1,0 +1,4 @@
+//! Commands that send packets.
+
+pub(crate) mod generate;
+pub(crate) mod replay;
