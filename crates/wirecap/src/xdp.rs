@@ -358,7 +358,7 @@ fn bind(
     let ((name, _, first), others) = rings.split_first().expect("every queue has a ring");
     match shared_umem.and_then(|shared_umem| shared_umem.first.get()) {
         Some((kernel, receive_mode)) => {
-            mode_search.bind_sharing(&first.socket, (&kernel.socket, *receive_mode), name)?
+            mode_search.bind_sharing(&first.socket, (&kernel.socket, *receive_mode), name)?;
         }
         None => {
             if let Some(reason) = shared_umem.and_then(|shared_umem| shared_umem.copy_because.as_deref()) {

@@ -104,7 +104,7 @@ impl Drop for Changes<'_> {
         if let Some(reload) = &self.reload {
             match reload.outcome.try_recv() {
                 Ok(Ok(())) if reload.step == RulesStep::Apply => {
-                    answer(reload.mailbox, reload.client, Ok(()))
+                    answer(reload.mailbox, reload.client, Ok(()));
                 }
                 _ => reload.mailbox.answer(reload.client, ENDING.into()),
             }
