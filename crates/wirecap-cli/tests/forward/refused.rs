@@ -23,7 +23,7 @@ fn impossible_values_are_rejected_with_a_reason() {
     let cases = [
         ("left left", 2, &["left", "itself"][..]),
         ("left@0 left", 2, &["itself"]),
-        ("left", 2, &["<B>"]),
+        ("left", 2, &["forward needs B", "two interfaces"]),
         ("left nowhere", 1, &["nowhere"]),
         ("nowhere right", 1, &["nowhere"]),
         ("left nowhere --one-way", 1, &["nowhere"]),

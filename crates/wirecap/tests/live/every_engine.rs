@@ -536,7 +536,8 @@ fn a_filter_is_changed_under_load_and_what_both_want_comes_once(engine: Engine) 
         delivered += u64::from(times);
     }
     balanced(&ledger, delivered);
-    assert!(ledger.is_lossless(), "{ledger}");
+    // Where VLAN tags may be lost, as on a veth with `xdp`, what these programs missed is not known.
+    assert_eq!(ledger.judge().lost(), 0, "{ledger}");
     if engine == Engine::Xdp {
         assert_eq!(ledger.total.seen, Some(SENT), "{ledger}");
     }
