@@ -7,6 +7,7 @@ use std::path::Path;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory};
+use strsim::osa_distance;
 use wirecap::device::Device;
 
 use crate::Cli;
@@ -224,28 +225,7 @@ fn is_close(one: &str, other: &str) -> bool {
         return true;
     }
     let (one, other) = (one.trim_start_matches('-'), other.trim_start_matches('-'));
-    distance(one, other) <= 1 + one.len().min(other.len()) / 6
-}
-
-/// Number of letters to insert, remove or replace, or of neighbours to swap (optimal string alignment).
-fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    let mut rows = vec![vec![0; other.len() + 1]; one.len() + 1];
-    for i in 0..=one.len() {
-        for j in 0..=other.len() {
-            if i == 0 || j == 0 {
-                rows[i][j] = i + j;
-                continue;
-            }
-            let replaced = rows[i - 1][j - 1] + usize::from(one[i - 1] != other[j - 1]);
-            rows[i][j] = replaced.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
-            let is_swapped = i > 1 && j > 1 && one[i - 1] == other[j - 2] && one[i - 2] == other[j - 1];
-            if is_swapped {
-                rows[i][j] = rows[i][j].min(rows[i - 2][j - 2] + 1);
-            }
-        }
-    }
-    rows[one.len()][other.len()]
+    osa_distance(one, other) <= 1 + one.len().min(other.len()) / 6
 }
 
 fn is_interface(word: &str) -> bool {
@@ -274,7 +254,6 @@ mod tests {
         for (line, text) in [
             ("wirecap captur -i x", "no command captur\ndid you mean `wirecap capture`?"),
             ("wirecap frobnicate", "no command frobnicate\nwirecap --help lists the commands"),
-            ("wirecap lab nope", "no command nope\nwirecap lab --help lists the commands"),
             ("wirecap merge a b", "no command merge\nuse `wirecap find FILE FILE -w FILE`"),
             ("wirecap capture --froce", "capture has no option --froce\ndid you mean --force?"),
             ("wirecap capture --nonsense", "capture has no option --nonsense\nsee wirecap capture --help"),
