@@ -167,13 +167,16 @@ struct PageEncoder {
     effort: Effort,
 }
 
+/// Threads of the library.
+const WORKERS: u32 = 2;
+
 impl PageEncoder {
     fn new() -> io::Result<Self> {
         let mut context = CCtx::try_create().ok_or(io::ErrorKind::OutOfMemory)?;
         for parameter in [
             CParameter::CompressionLevel(Effort::Full.zstandard()),
             // One compresses, and the other has returned from the page before: the library does not wait for a thread, it tries again.
-            CParameter::NbWorkers(2),
+            CParameter::NbWorkers(WORKERS),
             CParameter::JobSize(FRAME_BYTES as u32),
             // No overlap of jobs.
             CParameter::OverlapSizeLog(1),
@@ -182,8 +185,13 @@ impl PageEncoder {
             context.set_parameter(parameter).map_err(failed)?;
         }
         let mut this = Self { context, effort: Effort::Full };
-        // The first job has the frame's head.
-        this.blocks(&[0], Effort::Full)?;
+        // The first job has the frame's head. The others go once round the library's buffer of input, which has room for
+        // a window or its threads' jobs, and for two jobs: a recording allocates nothing later.
+        let nothing = vec![0; FRAME_BYTES];
+        let jobs = (1_usize << paged::WINDOW_LOG).div_ceil(FRAME_BYTES).max(WORKERS as usize) + 2;
+        for _ in 0..=jobs {
+            this.blocks(&nothing, Effort::Full)?;
+        }
         Ok(this)
     }
 

@@ -80,7 +80,7 @@ fn compressor(magic: &[u8; 4]) -> Option<(&'static str, &'static str)> {
 fn unknown_format(magic: &[u8; 4]) -> String {
     if let Some((name, program)) = compressor(magic) {
         return format!(
-            "compressed by {name}, which wirecap does not read: {program} -dc FILE | wirecap ... -r -"
+            "compressed by {name}, which wirecap does not read: decompress it first, {program} -d"
         );
     }
     let [a, b, c, d] = magic;

@@ -275,7 +275,7 @@ fn a_file_of_another_format_is_rejected_with_its_first_bytes() {
     assert!(text(b"a text").ends_with("it begins with 61 20 74 65, which is text"));
     assert_eq!(
         text(b"\xfd7zXZ\0\0\0"),
-        "compressed by xz, which wirecap does not read: xz -dc FILE | wirecap ... -r -"
+        "compressed by xz, which wirecap does not read: decompress it first, xz -d"
     );
     assert!(text(b"\xd4\xc3\xb2\xa1\x02\0\x04\0").contains("8 of 24 bytes"));
     assert!(Reader::open("no/such/file").expect_err("it is not there").to_string().contains("no/such/file"));

@@ -10,6 +10,7 @@ mod soak;
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -72,6 +73,11 @@ fn packets(path: &Path) -> Vec<(u64, u64)> {
             }
             Ok(None) => return packets,
             Err(ReadError::Truncated { .. } | ReadError::Malformed { .. }) if may_be_torn => return packets,
+            Err(ReadError::Source { source, .. })
+                if may_be_torn && source.kind() == io::ErrorKind::UnexpectedEof =>
+            {
+                return packets;
+            }
             Err(error) => panic!("{}: {error}", path.display()),
         }
     }

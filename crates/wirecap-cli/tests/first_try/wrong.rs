@@ -49,7 +49,7 @@ const COMMANDS: &[Wrong] = &[
     ("wirecap frobnicate", "no command frobnicate", "wirecap --help", "wirecap --help"),
     ("wirecap a1", "no command a1", "wirecap -i a1", "wirecap -i a1 -c 1"),
     ("wirecap f.pcap", "no command f.pcap", "wirecap -r f.pcap", "wirecap -r f.pcap"),
-    ("wirecap lab nope", "no command nope", "wirecap lab --help", "wirecap lab --help"),
+    ("wirecap lab nope", "the lab is a separate program", "wirecap-lab nope", ""),
     (
         "wirecap capture --froce -i a1",
         "no option --froce",
