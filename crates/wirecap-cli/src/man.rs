@@ -575,7 +575,8 @@ pub(crate) mod tests {
             if command.is_empty() {
                 continue;
             }
-            let (own, section) = (source(&command), section(&command));
+            let section = section(&command);
+            let own = source(&command);
             let own = own.split("struct Arguments {").nth(1).unwrap().split("\n}").next().unwrap().to_owned();
             let mut texts = vec![own.clone()];
             for (flattened, file, name) in [

@@ -224,7 +224,8 @@ fn is_close(one: &str, other: &str) -> bool {
     if crate::sabotage::is("any-similar-option") {
         return true;
     }
-    let (one, other) = (one.trim_start_matches('-'), other.trim_start_matches('-'));
+    let one = one.trim_start_matches('-');
+    let other = other.trim_start_matches('-');
     osa_distance(one, other) <= 1 + one.len().min(other.len()) / 6
 }
 

@@ -318,7 +318,8 @@ impl Segment {
                 let mut head = Vec::new();
                 range.by_ref().take(ZSTANDARD.len() as u64).read_to_end(&mut head)?;
                 let is_frame = Compression::of(&head) == Compression::Zstandard;
-                let (source, decoder) = (Cursor::new(head).chain(range), self.decoders.get()?);
+                let source = Cursor::new(head).chain(range);
+                let decoder = self.decoders.get()?;
                 match is_frame {
                     true => Box::new(zio::Reader::new(BufReader::with_capacity(READ_BYTES, source), decoder)),
                     false => Box::new(Pages::within(source, decoder)?),

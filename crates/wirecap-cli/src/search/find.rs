@@ -274,7 +274,8 @@ impl FindProgress {
             )),
             Note::Faulty(path, error) => {
                 self.faulty += 1;
-                let (path, error) = (path.display().to_string(), without_numbers(&causes(*error)));
+                let path = path.display().to_string();
+                let error = without_numbers(&causes(*error));
                 // An error of opening names the file itself.
                 announce(&if error.contains(&path) { error } else { format!("{path}: {error}") });
             }

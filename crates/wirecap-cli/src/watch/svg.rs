@@ -1,6 +1,6 @@
 //! An SVG picture of rectangles, lines and text: what `profile` draws.
 
-use std::fmt::Write;
+use std::fmt::{Arguments, Write};
 
 /// Where a text is relative to its point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,18 +29,18 @@ impl Picture {
 
     /// A filled rectangle between these corners.
     pub(crate) fn filled(&mut self, from: (i32, i32), to: (i32, i32), [r, g, b]: [u8; 3]) {
-        let (x, y, width, height) = (from.0, from.1, to.0 - from.0, to.1 - from.1);
-        self.push(format_args!(
-            r##"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="#{r:02x}{g:02x}{b:02x}"/>"##
-        ));
+        self.rectangle(from, to, format_args!(r##"fill="#{r:02x}{g:02x}{b:02x}""##));
     }
 
     /// The outline of a rectangle between these corners.
     pub(crate) fn frame(&mut self, from: (i32, i32), to: (i32, i32)) {
-        let (x, y, width, height) = (from.0, from.1, to.0 - from.0, to.1 - from.1);
-        self.push(format_args!(
-            r##"<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="none" stroke="#999"/>"##
-        ));
+        self.rectangle(from, to, format_args!(r##"fill="none" stroke="#999""##));
+    }
+
+    fn rectangle(&mut self, (x, y): (i32, i32), to: (i32, i32), paint: Arguments<'_>) {
+        let width = to.0 - x;
+        let height = to.1 - y;
+        self.push(format_args!(r##"<rect x="{x}" y="{y}" width="{width}" height="{height}" {paint}/>"##));
     }
 
     pub(crate) fn line(&mut self, from: (i32, i32), to: (i32, i32)) {
@@ -67,7 +67,7 @@ impl Picture {
         self.text
     }
 
-    fn push(&mut self, element: std::fmt::Arguments<'_>) {
+    fn push(&mut self, element: Arguments<'_>) {
         writeln!(self.text, "{element}").expect("a string takes everything");
     }
 }
