@@ -84,9 +84,13 @@ pub(crate) fn end_asked_for() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Stops the capture of `stopper` at the first signal, and logs the signal as an event.
-pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
-    let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
+/// Stops the capture of `stopper` at the first signal, and logs the signal as an event, which is not printed if `is_quiet`.
+pub(crate) fn stop_on_signals(stopper: Stopper, is_quiet: bool) -> io::Result<()> {
+    let text = |signal| format!("ending: {}", name(signal));
+    let report = move |signal| match is_quiet {
+        true => events::keep(Kind::End, &text(signal)),
+        false => events::log(Kind::End, &text(signal)),
+    };
     on_signal(report, "interrupted twice: statistics and buffered packets lost", move || stopper.stop())
 }
 
@@ -157,7 +161,11 @@ fn next_signals(delivery: &mut SignalDelivery<UnixStream, SignalOnly>) -> impl I
 }
 
 /// Runs `report` and `end` at the first signal, and ends the process with `message` at a second one; the kernel cleans up.
-fn on_signal(report: fn(i32), message: &'static str, end: impl FnOnce() + Send + 'static) -> io::Result<()> {
+fn on_signal(
+    report: impl Fn(i32) + Send + 'static,
+    message: &'static str,
+    end: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
     let pipe = PIPE.lock().unwrap_or_else(PoisonError::into_inner).take();
     let (read, write) = pipe.map_or_else(UnixStream::pair, Ok)?;
     let signals = [SIGINT, SIGTERM, SIGHUP, SIGUSR1];

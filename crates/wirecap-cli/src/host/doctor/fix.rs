@@ -220,7 +220,7 @@ pub(crate) fn fix(
     let fixable: Vec<&Finding> = findings.iter().filter(|finding| !finding.changes.is_empty()).collect();
     for (finding, number) in fixable.into_iter().zip(1..) {
         if shows {
-            output::printed(write!(io::stdout(), "{}", finding_text(finding, number)))?;
+            output::printed(write!(anstream::stdout(), "{}", finding_text(finding, number)))?;
         }
         if !is_agreed {
             match ask()? {
