@@ -19,7 +19,8 @@ pub(crate) struct Arguments {
 
 const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
 
-/// Whether the word is rather the name of a shell than of a directory: it has no slash, and no directory has this name.
+/// Whether the word is rather the name of a shell than of a directory: it has no slash, and no
+/// directory has this name.
 fn fits_no_directory(place: &Path) -> bool {
     place.components().count() == 1 && !place.is_dir()
 }
@@ -38,9 +39,11 @@ pub(crate) fn run(arguments: &Arguments, mut command: Command) -> Result<(), Fai
             "no completions for {name}: expected bash, fish or zsh, or a directory, such as ./{name}"
         )));
     }
+
     fs::create_dir_all(&arguments.place)?;
     for shell in SHELLS {
         generate_to(shell, &mut command, "wirecap", &arguments.place)?;
     }
+
     Ok(())
 }

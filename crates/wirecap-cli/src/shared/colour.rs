@@ -1,7 +1,8 @@
 //! Styles of the output. The words carry the meaning; colours only help to find them.
 //!
-//! Bold, and those of the 16 colours that can be read on a light and on a dark background. [`anstream`] removes them for a
-//! pipe, a dumb terminal and with `NO_COLOR`, as `clap` does in the help and in errors.
+//! Bold, and those of the 16 colours that can be read on a light and on a dark background.
+//! [`anstream`] removes them for a pipe, a dumb terminal and with `NO_COLOR`, as `clap` does in the
+//! help and in errors.
 
 use anstream::AutoStream;
 use anstream::ColorChoice;

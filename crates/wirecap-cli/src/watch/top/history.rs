@@ -43,23 +43,28 @@ impl History {
     pub(super) fn lines(&self, look: Look, width: usize, height: usize) -> Vec<Line<'static>> {
         let columns = width.saturating_sub(NAME + HIGHEST);
         let count = self.rings.len();
+
         // A blank line and the heading precede the charts.
         let room = height.saturating_sub(2).checked_div(count).unwrap_or(0);
         if room < 2 || columns < 10 {
             return Vec::new();
         }
+
         // One of the rows is for losses.
         let rows = (room - 1).min(ROWS_MAX);
         let shown = self.seconds.len().min(columns);
         let span: f64 = self.seconds.iter().rev().take(shown).sum();
 
-        let heading = format!("packets/s of each ring during the last {span:.0} s, and packets lost/s");
+        let heading =
+            format!("packets/s of each ring during the last {span:.0} s, and packets lost/s");
         let mut lines = vec![Line::default(), Line::styled(heading, look.strong())];
+
         for (name, rates) in &self.rings {
             let skipped = rates.len().saturating_sub(columns);
             let rates: Vec<Rates> = rates.iter().skip(skipped).copied().collect();
             lines.extend(chart(look, name, &rates, columns, rows));
         }
+
         lines
     }
 }
@@ -72,8 +77,15 @@ fn push<T>(series: &mut VecDeque<T>, value: T) {
     series.push_back(value);
 }
 
-/// The rates of a ring as columns in `rows` lines, the latest one on the right, and its losses in the line below.
-fn chart(look: Look, name: &str, rates: &[Rates], columns: usize, rows: usize) -> Vec<Line<'static>> {
+/// The rates of a ring as columns in `rows` lines, the latest one on the right, and its losses in
+/// the line below.
+fn chart(
+    look: Look,
+    name: &str,
+    rates: &[Rates],
+    columns: usize,
+    rows: usize,
+) -> Vec<Line<'static>> {
     let highest = |of: fn(&Rates) -> f64| rates.iter().map(of).fold(0.0, f64::max);
     let packets_highest = highest(|rates| rates.packets);
     let lost_highest = highest(|rates| rates.lost);
@@ -82,11 +94,13 @@ fn chart(look: Look, name: &str, rates: &[Rates], columns: usize, rows: usize) -
     let up_to = |rate: f64| format!(" max {}", size::human_rate(rate).trim_end());
 
     let row = |row: usize| {
-        let level = |rates: &Rates| look.level(rates.packets / packets_highest * rows as f64 - row as f64);
+        let level =
+            |rates: &Rates| look.level(rates.packets / packets_highest * rows as f64 - row as f64);
         let bars: String = rates.iter().map(level).collect();
         let is_top = row + 1 == rows;
         let name = if is_top { name.as_str() } else { "" };
         let highest = if is_top { up_to(packets_highest) } else { String::new() };
+
         Line::from(vec![
             Span::raw(format!("{name:<NAME$}{before}")),
             Span::styled(bars, look.captured()),
@@ -104,6 +118,7 @@ fn chart(look: Look, name: &str, rates: &[Rates], columns: usize, rows: usize) -
         ]),
         false => Line::styled(format!("{:<NAME$}{:>columns$}", "  lost", "none"), look.dim()),
     });
+
     lines
 }
 
@@ -113,7 +128,10 @@ mod tests {
 
     fn text(history: &History, width: usize, height: usize) -> Vec<String> {
         let lines = history.lines(Look::new(false, false), width, height);
-        lines.iter().map(|line| line.spans.iter().map(|span| span.content.as_ref()).collect()).collect()
+        lines
+            .iter()
+            .map(|line| line.spans.iter().map(|span| span.content.as_ref()).collect())
+            .collect()
     }
 
     #[test]
