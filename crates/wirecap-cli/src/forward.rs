@@ -151,7 +151,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let sources = [arguments.a.clone(), arguments.b.clone()];
     let claim = arguments.control.claim("forward", &sources)?;
     let capture = arguments.open(&names)?;
-    stop_on_signals(capture.stopper())?;
+    stop_on_signals(capture.stopper(), false)?;
 
     let egresses = ways.iter().map(|way| Egress::find(&way.to)).collect::<Result<_, _>>()?;
     let create = |path| Mirror::create(path, arguments.force, &capture, arguments.timestamps());
@@ -263,7 +263,7 @@ fn gather(
     for outcome in outcomes {
         match outcome {
             Ok(latencies) => {
-                all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency));
+                all.iter_mut().zip(&latencies).for_each(|(all, latency)| all.add(latency))
             }
             Err(error) => failed = failed.or(Some(error)),
         }

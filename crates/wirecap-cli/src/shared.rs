@@ -5,6 +5,7 @@ pub(crate) mod output;
 
 pub(crate) mod app_cost;
 pub(crate) mod closed;
+pub(crate) mod colour;
 pub(crate) mod control;
 pub(crate) mod events;
 pub(crate) mod failure;

@@ -294,6 +294,29 @@ fn nothing_is_found_on_a_good_host() {
 }
 
 #[test]
+fn a_pipe_and_no_color_have_no_escape_sequences() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("host.json");
+    fs::write(&path, faults()[0].planted().to_string()).unwrap();
+    let said = |variables: &[(&str, &str)]| {
+        let mut command = Command::new(WIRECAP);
+        command
+            .args(["doctor", "--from"])
+            .arg(&path)
+            .env_remove("CLICOLOR_FORCE")
+            .env_remove("NO_COLOR");
+        String::from_utf8(command.envs(variables.iter().copied()).output().unwrap().stdout).unwrap()
+    };
+    let plain = said(&[]);
+    let coloured = said(&[("CLICOLOR_FORCE", "1")]);
+    assert!(plain.contains("1. ") && !plain.contains('\x1b'), "{plain}");
+    assert!(coloured.contains("\x1b[1m1. "), "{coloured}");
+    // The words are the same.
+    assert_eq!(anstream::adapter::strip_str(&coloured).to_string(), plain);
+    assert_eq!(said(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]), plain);
+}
+
+#[test]
 fn each_planted_fault_is_found_and_nothing_else() {
     let faults = faults();
     for fault in &faults {

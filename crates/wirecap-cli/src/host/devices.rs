@@ -1,7 +1,7 @@
 //! `wirecap devices`: the interfaces, and the engine that `--engine auto` selects.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::Args;
 use serde_json::json;
@@ -9,6 +9,7 @@ use wirecap::Holder;
 use wirecap::device::{self, ChosenEngine, Device, Mark};
 
 use crate::host::doctor::{self, Brief};
+use crate::shared::colour::{DIM, STRONG, painted};
 use crate::shared::failure::Failure;
 use crate::shared::output;
 use crate::size::count_of;
@@ -33,7 +34,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let described = devices.iter().map(|device| in_json(device, briefs.get(&device.name)));
         output::print(serde_json::Value::from_iter(described))
     } else {
-        output::printed(write!(io::stdout(), "{}", table(&devices, &briefs)))
+        output::printed(write!(anstream::stdout(), "{}", table(&devices, &briefs)))
     }
 }
 
@@ -47,12 +48,15 @@ fn table(devices: &[Device], briefs: &BTreeMap<String, Brief>) -> String {
         entries.chain([HEADING[column].len()]).max().unwrap_or(0)
     };
     let widths: [usize; 7] = std::array::from_fn(width);
-    let mut text = line(&HEADING.map(str::to_owned), &widths);
+    let heading = line(&HEADING.map(str::to_owned), &widths);
+    let mut text = painted(DIM, heading.trim_end()) + "\n";
 
     for (device, row) in devices.iter().zip(&rows) {
         let choice = device.choose_engine();
-        text += &line(row, &widths);
+        let line = line(row, &widths);
 
+        // The name stands out among the lines below the others.
+        text += &format!("{}{}", painted(STRONG, &row[0]), &line[row[0].len()..]);
         let holders = holders_by_process(device);
         match holders.is_empty() {
             true => text += &note(&format!("auto selects {}: {}", choice.engine, choice.why)),

@@ -189,7 +189,7 @@ pub(crate) fn causes(interfaces: &[String]) -> Result<Vec<Cause>, Failure> {
 fn show(diagnosis: &Diagnosis, in_json: bool) -> Result<(), Failure> {
     match in_json {
         true => output::print(json!(diagnosis)),
-        false => output::printed(write!(io::stdout(), "{}", report::text(diagnosis))),
+        false => output::printed(write!(anstream::stdout(), "{}", report::text(diagnosis))),
     }
 }
 

@@ -257,7 +257,7 @@ impl CaptureOptions {
         let builder = adjust(self.builder());
         let capture = progress::while_waiting(&self.opening(), || builder.open())?;
         self.habits.check(&capture)?;
-        stop_on_signals(capture.stopper())?;
+        stop_on_signals(capture.stopper(), self.habits.quiet)?;
         self.engine.describe(&capture, "capturing");
 
         if let Some(file) = &self.read {

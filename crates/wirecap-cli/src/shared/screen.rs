@@ -6,6 +6,10 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use anstream::stream::RawStream;
+use anstyle::Style;
+
+use crate::shared::colour::{self, BAD, FILLED, GOOD, STRONG, painted};
 use crate::shared::service;
 
 /// How many notices were written to standard error.
@@ -40,11 +44,10 @@ pub(crate) struct Screen<W: Write> {
     notices: u64,
 }
 
-impl<W: Write + IsTerminal + AsFd> Screen<W> {
+impl<W: RawStream + AsFd> Screen<W> {
     pub(crate) fn on(stream: W) -> Self {
         let is_terminal = stream.is_terminal();
-        let has_colours =
-            is_terminal && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let has_colours = is_terminal && colour::is_shown_on(&stream);
         Self {
             stream,
             is_terminal,
@@ -129,16 +132,16 @@ impl<W: Write> Screen<W> {
     }
 
     pub(crate) fn bold(&self, text: &str) -> String {
-        self.in_style(text, "1")
+        self.in_style(text, STRONG)
     }
 
     /// `yes` in green or `no` in red.
     pub(crate) fn yes_or_no(&self, yes: bool) -> String {
-        if yes { self.in_style("yes", "1;32") } else { self.in_style("no", "1;31") }
+        if yes { self.in_style("yes", GOOD) } else { self.in_style("no", BAD) }
     }
 
-    fn in_style(&self, text: &str, style: &str) -> String {
-        if self.has_colours { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    fn in_style(&self, text: &str, style: Style) -> String {
+        if self.has_colours { painted(style, text) } else { text.to_owned() }
     }
 
     /// A bar whose length is `share` of `width` columns, filled up to them.
@@ -147,7 +150,7 @@ impl<W: Write> Screen<W> {
         let (full, empty) = if self.has_blocks { ("█", "░") } else { ("#", ".") };
         let full = full.repeat(filled);
         let empty = empty.repeat(width - filled);
-        format!("{}{empty}", self.in_style(&full, "36"))
+        format!("{}{empty}", self.in_style(&full, FILLED))
     }
 }
 

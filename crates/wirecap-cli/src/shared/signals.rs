@@ -85,11 +85,16 @@ pub(crate) fn end_asked_for() -> bool {
     ENDING.load(Ordering::Relaxed)
 }
 
-/// Stops the capture of `stopper` at the first signal, and logs the signal as an event.
-pub(crate) fn stop_on_signals(stopper: Stopper) -> io::Result<()> {
-    let report = |signal| events::log(Kind::End, &format!("ending: {}", name(signal)));
+/// Stops the capture of `stopper` at the first signal, and logs the signal as an event, which is
+/// not printed if `is_quiet`.
+pub(crate) fn stop_on_signals(stopper: Stopper, is_quiet: bool) -> io::Result<()> {
+    let text = |signal| format!("ending: {}", name(signal));
+    let report = move |signal| match is_quiet {
+        true => events::keep(Kind::End, &text(signal)),
+        false => events::log(Kind::End, &text(signal)),
+    };
     on_signal(report, "interrupted twice: statistics and buffered packets lost", move || {
-        stopper.stop();
+        stopper.stop()
     })
 }
 
@@ -166,7 +171,7 @@ fn next_signals(
 /// Runs `report` and `end` at the first signal, and ends the process with `message` at a second
 /// one; the kernel cleans up.
 fn on_signal(
-    report: fn(i32),
+    report: impl Fn(i32) + Send + 'static,
     message: &'static str,
     end: impl FnOnce() + Send + 'static,
 ) -> io::Result<()> {

@@ -1,12 +1,13 @@
 //! `wirecap count`: packets and bytes per ring, live.
 
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anstream::stream::RawStream;
 use clap::Args;
 use wirecap::{Capture, CaptureError, Worker, grouped};
 
@@ -159,9 +160,7 @@ impl Live {
         }
     }
 
-    fn on<W: Write + IsTerminal + AsFd + Send + 'static>(
-        mut screen: Screen<W>,
-    ) -> io::Result<Self> {
+    fn on<W: RawStream + AsFd + Send + 'static>(mut screen: Screen<W>) -> io::Result<Self> {
         let is_terminal = screen.is_terminal();
         let (frames, inbox) = sync_channel::<Vec<String>>(1);
         let (ended, outcome) = sync_channel(1);

@@ -347,7 +347,7 @@ fn packets(
     flags: &Flags,
 ) -> Result<(Child, ChildStdout), Failure> {
     let mut capture = Command::new(env::current_exe()?);
-    capture.args(["capture", "-w", "-"]).stdout(Stdio::piped());
+    capture.args(["capture", "--quiet", "-w", "-"]).stdout(Stdio::piped());
 
     match source {
         Source::Interface(interface) => {

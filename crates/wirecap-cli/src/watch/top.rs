@@ -1,5 +1,6 @@
 //! `wirecap top`: shows running captures live on a terminal, from their control sockets.
 
+mod history;
 mod look;
 mod poll;
 mod view;

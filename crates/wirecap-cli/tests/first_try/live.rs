@@ -39,6 +39,14 @@ fn shown(day: &Day) {
     day.types("wirecap -ni any -c 3 udp").assert_lines(3);
     day.types("wirecap -lni a1 | head -n 3").assert_lines(3);
 
+    // A viewer ends without a word about how.
+    let interrupted = day.types("timeout --preserve-status -s INT 2 wirecap show -ni a1 udp");
+    interrupted.assert_success();
+    assert!(
+        interrupted.stdout.contains("10.0.0.2") && !interrupted.stderr.contains("ending"),
+        "{interrupted:#?}"
+    );
+
     // Refused with the command that shows packets, which ends after three of them here.
     for line in ["wirecap capture -i a1", "wirecap a1", "wirecap show a1"] {
         let advice = day.types(line).advice();

@@ -66,6 +66,12 @@ const COMMANDS: &[Wrong] = &[
     ("wirecap frobnicate", "no command frobnicate", "wirecap --help", "wirecap --help"),
     ("wirecap a1", "no command a1", "wirecap -i a1", "wirecap -i a1 -c 1"),
     ("wirecap f.pcap", "no command f.pcap", "wirecap -r f.pcap", "wirecap -r f.pcap"),
+    (
+        "wirecap completions ksh",
+        "no completions for ksh",
+        "bash, fish or zsh",
+        "wirecap completions bash",
+    ),
     ("wirecap lab nope", "the lab is a separate program", "wirecap-lab nope", ""),
     (
         "wirecap capture --froce -i a1",

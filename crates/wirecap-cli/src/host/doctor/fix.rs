@@ -251,7 +251,7 @@ pub(crate) fn fix(
 
     for (finding, number) in fixable.into_iter().zip(1..) {
         if shows {
-            output::printed(write!(io::stdout(), "{}", finding_text(finding, number)))?;
+            output::printed(write!(anstream::stdout(), "{}", finding_text(finding, number)))?;
         }
 
         if !is_agreed {

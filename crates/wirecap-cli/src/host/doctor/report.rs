@@ -1,12 +1,13 @@
 //! A diagnosis as text, at most as wide as a terminal.
 
 use super::finding::{Diagnosis, Finding, Severity};
+use crate::shared::colour::{BAD, DIM, GOOD, STRONG, painted};
 
 /// What lines below a finding begin with.
 const LABEL_WIDTH: usize = 11;
 const WIDTH: usize = 79;
 
-/// The whole text.
+/// The whole text, in styles.
 pub(crate) fn text(diagnosis: &Diagnosis) -> String {
     let mut text = String::new();
     for (finding, number) in diagnosis.findings.iter().zip(1..) {
@@ -20,7 +21,7 @@ pub(crate) fn text(diagnosis: &Diagnosis) -> String {
 pub(crate) fn finding_text(finding: &Finding, number: usize) -> String {
     let subject = finding.interface.as_deref().unwrap_or("host");
     let head = format!("{number}. {subject}: {} ({})", finding.title, finding.severity.words());
-    let mut text = wrapped("", &head, 3);
+    let mut text = heading(&wrapped("", &head, 3), finding.severity);
 
     for (evidence, first) in
         finding.evidence.iter().zip([true].into_iter().chain(std::iter::repeat(false)))
@@ -35,11 +36,7 @@ pub(crate) fn finding_text(finding: &Finding, number: usize) -> String {
         finding.commands.iter().zip([true].into_iter().chain(std::iter::repeat(false)))
     {
         // Not wrapped, so that it can be copied.
-        text += &format!(
-            "   {:<width$}{line}\n",
-            if first { "fix" } else { "" },
-            width = LABEL_WIDTH - 3
-        );
+        text += &format!("{}{}\n", label(if first { "fix" } else { "" }), painted(STRONG, line));
     }
 
     if let Some(advice) = &finding.advice {
@@ -47,6 +44,17 @@ pub(crate) fn finding_text(finding: &Finding, number: usize) -> String {
     }
 
     text
+}
+
+/// The lines of a finding's title in bold. How bad it is stands out if packets are lost or altered.
+fn heading(lines: &str, severity: Severity) -> String {
+    let severe = format!("({})", severity.words());
+    let is_severe = matches!(severity, Severity::Loses | Severity::Alters);
+    let line = |line: &str| match line.strip_suffix(&severe).filter(|_| is_severe) {
+        Some(title) => format!("{}{}\n", painted(STRONG, title), painted(BAD, &severe)),
+        None => format!("{}\n", painted(STRONG, line)),
+    };
+    lines.lines().map(line).collect()
 }
 
 fn unseen_text(diagnosis: &Diagnosis) -> String {
@@ -59,7 +67,9 @@ fn unseen_text(diagnosis: &Diagnosis) -> String {
             unseen.interface.as_deref().map(|name| format!("{name}: ")).unwrap_or_default();
         text += &wrapped("", &format!("- {subject}{}: {}", unseen.what, unseen.why), 2);
     }
-    text + "\n"
+    // Less important than findings.
+    let lines: String = text.lines().map(|line| format!("{}\n", painted(DIM, line))).collect();
+    lines + "\n"
 }
 
 /// `5 findings: 1 loses packets, 4 costs`.
@@ -88,7 +98,7 @@ fn summary(diagnosis: &Diagnosis) -> String {
             0 => "",
             _ => " in the checks that could be made",
         };
-        return format!("No findings{unseen}.\n");
+        return format!("{}{unseen}.\n", painted(GOOD, "No findings"));
     }
 
     let fixable = findings.iter().filter(|finding| !finding.changes.is_empty()).count();
@@ -96,11 +106,21 @@ fn summary(diagnosis: &Diagnosis) -> String {
         0 => String::new(),
         _ => format!("; `wirecap doctor --fix` offers to fix {fixable}"),
     };
-    wrapped("", &format!("{}{fix}.", count_words(findings)), 0)
+    let lines = wrapped("", &format!("{}{fix}.", count_words(findings)), 0);
+
+    lines.lines().map(|line| format!("{}\n", painted(STRONG, line))).collect()
 }
 
 fn labelled(label: &str, text: &str) -> String {
-    wrapped(&format!("   {label:<width$}", width = LABEL_WIDTH - 3), text, LABEL_WIDTH)
+    // As wide as the label, whose style has no width.
+    let start = " ".repeat(LABEL_WIDTH);
+    let lines = wrapped(&start, text, LABEL_WIDTH);
+    self::label(label) + lines.strip_prefix(&start).unwrap_or("\n")
+}
+
+/// What a line below a finding begins with.
+fn label(label: &str) -> String {
+    format!("   {}", painted(DIM, &format!("{label:<width$}", width = LABEL_WIDTH - 3)))
 }
 
 /// `start` and the words after it, in lines of at most [`WIDTH`] columns, all but the first
@@ -130,6 +150,8 @@ pub(crate) fn wrapped(start: &str, text: &str, indent: usize) -> String {
 
 #[cfg(test)]
 mod tests {
+    use anstream::adapter::strip_str;
+
     use super::*;
 
     #[test]
@@ -138,7 +160,7 @@ mod tests {
             .seen("/a/file", "1")
             .so("word ".repeat(40))
             .command("command");
-        let text = finding_text(&finding, 12);
+        let text = strip_str(&finding_text(&finding, 12)).to_string();
         assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         assert!(
             text.starts_with("12. host: a title") && text.contains("\n   effect  word word"),
@@ -153,10 +175,23 @@ mod tests {
     #[test]
     fn nothing_seen_is_not_nothing_found() {
         let mut diagnosis = Diagnosis::default();
-        assert_eq!(text(&diagnosis), "No findings.\n");
+        assert_eq!(strip_str(&text(&diagnosis)).to_string(), "No findings.\n");
         diagnosis.cannot_see(None, "governor", "a virtual machine");
-        let text = text(&diagnosis);
+        let text = strip_str(&text(&diagnosis)).to_string();
         assert!(text.contains("- governor: a virtual machine\n"), "{text}");
         assert!(text.ends_with("\nNo findings in the checks that could be made.\n"), "{text}");
+    }
+
+    #[test]
+    fn only_a_finding_that_loses_or_alters_packets_is_red() {
+        let text = |severity| finding_text(&Finding::of_host("check", severity, "a title"), 1);
+        let is_red =
+            |severity| text(severity).contains(&painted(BAD, &format!("({})", severity.words())));
+        assert!(is_red(Severity::Loses) && is_red(Severity::Alters));
+        assert!(!is_red(Severity::MayLose) && !is_red(Severity::Costs) && !is_red(Severity::Note));
+        assert!(
+            text(Severity::Costs).contains("1. host: a title (")
+                && text(Severity::Costs).starts_with("\x1b[1m")
+        );
     }
 }

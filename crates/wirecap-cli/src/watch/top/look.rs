@@ -1,10 +1,11 @@
 //! Colours, if available, and bars. The terminal's own background, light or dark, is kept.
 
-use std::env;
+use std::io;
 
 use ratatui::style::{Color, Modifier, Style};
-use ratatui::text::Span;
+use ratatui::text::{Line, Span};
 
+use crate::shared::colour;
 use crate::shared::screen::has_utf8;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,8 +24,7 @@ pub(super) struct Pool {
 
 impl Look {
     pub(super) fn of_environment() -> Self {
-        let has_colours = env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Self { has_colours, has_blocks: has_utf8() }
+        Self { has_colours: colour::is_shown_on(&io::stdout()), has_blocks: has_utf8() }
     }
 
     #[cfg(test)]
@@ -56,11 +56,16 @@ impl Look {
         self.coloured(Color::Red, Modifier::REVERSED).add_modifier(Modifier::BOLD)
     }
 
+    /// A part of a chart in which packets were lost.
+    pub(super) fn lost(self) -> Style {
+        self.coloured(Color::Red, Modifier::empty())
+    }
+
     fn waiting(self) -> Style {
         self.coloured(Color::Magenta, Modifier::empty())
     }
 
-    fn captured(self) -> Style {
+    pub(super) fn captured(self) -> Style {
         self.coloured(Color::Blue, Modifier::empty())
     }
 
@@ -73,11 +78,45 @@ impl Look {
         if self.has_blocks { "→" } else { "->" }
     }
 
+    /// A character that is filled to this height from below. Anything above zero is visible.
+    pub(super) fn level(self, height: f64) -> char {
+        let levels: &[char] = match self.has_blocks {
+            true => &['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
+            false => &['.', ':', '+', '#'],
+        };
+        match height {
+            height if height > 0.0 => {
+                levels[((height * levels.len() as f64).ceil() as usize).clamp(1, levels.len()) - 1]
+            }
+            _ => ' ',
+        }
+    }
+
+    /// What the parts of a pool's bar mean.
+    pub(super) fn legend(self) -> Line<'static> {
+        let [full, held, room, mark] = self.bar_parts();
+        Line::from(vec![
+            Span::styled("pool  ", self.dim()),
+            Span::styled(full, self.waiting()),
+            Span::styled(" waiting  ", self.dim()),
+            Span::styled(held, self.captured()),
+            Span::styled(" captured  ", self.dim()),
+            Span::styled(room, self.dim()),
+            Span::styled(" posted or free  ", self.dim()),
+            Span::styled(mark, self.strong()),
+            Span::styled(" T: with more waiting, other workers help", self.dim()),
+        ])
+    }
+
+    /// The characters of a pool's bar: waiting, captured, the rest, and T.
+    fn bar_parts(self) -> [&'static str; 4] {
+        if self.has_blocks { ["█", "▒", "·", "│"] } else { ["#", "=", ".", "|"] }
+    }
+
     /// The pool as a bar of `width` columns: waiting packets, packets in chunks, and room; with a
     /// mark at T.
     pub(super) fn bar(self, pool: Pool, width: usize) -> Vec<Span<'static>> {
-        let [full, held, room, mark] =
-            if self.has_blocks { ["█", "▒", "·", "│"] } else { ["#", "=", ".", "|"] };
+        let [full, held, room, mark] = self.bar_parts();
 
         // Anything above zero is visible.
         let columns = |share: f64, most: usize| match share {

@@ -10,6 +10,7 @@ use ratatui::widgets::Paragraph;
 use serde_json::Value;
 use wirecap::grouped;
 
+use super::history::{History, Rates};
 use super::look::{Look, Pool};
 use super::poll::Statuses;
 use crate::size;
@@ -39,6 +40,31 @@ struct Seen {
     now: Option<Value>,
     /// Why the last query failed.
     problem: Option<String>,
+    history: History,
+}
+
+impl Seen {
+    /// Takes the next status of the process, or the first one of another process.
+    fn take(&mut self, status: Value) {
+        let is_same_process = self.now.as_ref().is_some_and(|now| now["pid"] == status["pid"]);
+        let now = self.now.replace(status);
+        self.before = now.filter(|_| is_same_process);
+        self.problem = None;
+
+        if !is_same_process {
+            self.history = History::default();
+        }
+
+        let Some(now) = &self.now else { return };
+        let change = Change { now, before: self.before.as_ref() };
+        if let Some(seconds) = change.seconds() {
+            let rates = |ring: Ring| {
+                let packets = ring.packets_per_second?;
+                Some((ring.name, Rates { packets, lost: ring.lost_per_second? }))
+            };
+            self.history.add(seconds, change.rings().into_iter().filter_map(rates));
+        }
+    }
 }
 
 impl View {
@@ -68,12 +94,7 @@ impl View {
         for (name, answer) in statuses {
             let seen = self.captures.entry(name).or_default();
             match answer {
-                Ok(status) => {
-                    let is_same_process =
-                        seen.now.as_ref().is_some_and(|now| now["pid"] == status["pid"]);
-                    let now = seen.now.replace(status);
-                    (seen.before, seen.problem) = (now.filter(|_| is_same_process), None);
-                }
+                Ok(status) => seen.take(status),
                 Err(problem) => seen.problem = Some(problem),
             }
         }
@@ -105,13 +126,14 @@ impl View {
             Layout::vertical([Constraint::Min(0), Constraint::Length(1)]).areas(frame.area());
         let width = usize::from(body.width);
 
-        let shown = self
+        let shown: Vec<(&String, &Seen)> = self
             .captures
             .iter()
-            .filter(|(name, _)| self.alone.as_ref().is_none_or(|alone| alone == *name));
+            .filter(|(name, _)| self.alone.as_ref().is_none_or(|alone| alone == *name))
+            .collect();
         let mut lines: Vec<Line<'static>> = Vec::new();
 
-        for (name, seen) in shown {
+        for (name, seen) in &shown {
             if !lines.is_empty() {
                 lines.push(Line::default());
             }
@@ -123,6 +145,7 @@ impl View {
         }
 
         let height = usize::from(body.height);
+        lines.extend(self.below(&shown, width, height.saturating_sub(lines.len())));
         self.scrolled = self.scrolled.min(lines.len().saturating_sub(height));
         self.hidden = lines.len().saturating_sub(height + self.scrolled);
 
@@ -130,6 +153,21 @@ impl View {
             lines.into_iter().skip(self.scrolled).take(height).collect();
         frame.render_widget(Paragraph::new(shown), body);
         frame.render_widget(Paragraph::new(self.keys(width)), keys);
+    }
+
+    /// What is shown in the rows that are left: the legend, and the history of each capture.
+    fn below(&self, shown: &[(&String, &Seen)], width: usize, height: usize) -> Vec<Line<'static>> {
+        const LEGEND: usize = 2;
+        if height < LEGEND || shown.iter().all(|(_, seen)| seen.now.is_none()) {
+            return Vec::new();
+        }
+        let mut lines = vec![Line::default(), self.look.legend()];
+        // An equal part for each.
+        let part = (height - LEGEND) / shown.len();
+        for (_, seen) in shown {
+            lines.extend(seen.history.lines(self.look, width, part));
+        }
+        lines
     }
 
     /// The last line.
@@ -214,6 +252,7 @@ struct Change<'a> {
 struct Ring {
     name: String,
     packets_per_second: Option<f64>,
+    lost_per_second: Option<f64>,
     bits_per_second: Option<f64>,
     pool: Pool,
     waiting: u64,
@@ -271,6 +310,10 @@ impl<'a> Change<'a> {
         Some(Ring {
             name: text(name).to_owned(),
             packets_per_second: self.rate(&account["delivered"], of("delivered")),
+            lost_per_second: self.rate(
+                &Value::from(dropped(account)),
+                before.map(|before| Value::from(dropped(before))).as_ref(),
+            ),
             bits_per_second: self.rate(&account["bytes"], of("bytes")).map(|rate| rate * 8.0),
             pool: Pool {
                 waiting: share("waiting").unwrap_or(0.0),
@@ -643,7 +686,7 @@ fn processors(change: &Change<'_>, width: usize) -> Vec<Line<'static>> {
     for entry in entries {
         match lines.last_mut() {
             Some(line) if line.len() + 3 + entry.len() <= width => {
-                *line = format!("{line}   {entry}");
+                *line = format!("{line}   {entry}")
             }
             Some(_) => lines.push(format!("      {entry}")),
             None => lines.push(format!("cpu   {entry}")),
@@ -747,6 +790,12 @@ mod tests {
                 "{row}"
             );
             assert_eq!(text.contains("served by"), size.0 == 200);
+            assert!(
+                text.contains("pool  # waiting  = captured  . posted or free  | T: with more"),
+                "{text}"
+            );
+            assert!(text.contains("packets/s of each ring during the last 2 s"), "{text}");
+            assert!(text.contains("# max 617"), "{text}");
         }
     }
 
