@@ -13,6 +13,8 @@
 //! Until a file of a set is complete, its name ends in `.part`. The extension selects the compression: `.zst`
 //! is Zstandard, one [frame of pages](wirecap_savefile::paged); `.gz` is gzip, one member per page.
 
+#[cfg(feature = "capture")]
+pub mod capture;
 mod compression;
 mod compressors;
 mod cut;

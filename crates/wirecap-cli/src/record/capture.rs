@@ -35,12 +35,12 @@ use wirecap::{
     Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker, grouped,
 };
 use wirecap_broker::Broker;
+use wirecap_recorder::capture::merge::Merge;
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
 use crate::host::devices;
 use crate::losses;
 use crate::record::config;
-use crate::record::merge::Merge;
 use crate::record::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::shared::control::{CONTROL, Claim, ControlOptions};
 use crate::shared::failure::Failure;
