@@ -30,7 +30,8 @@ use wirecap::{Capture, CaptureError, Cells, Chunk, Packet, Timestamp, Timestamps
 use wirecap_savefile::WriteError;
 
 pub use form::{
-    Form, counts, counts_of_any, described, in_file, interface, now, operating_system, safely_written,
+    Form, counts, counts_of_any, described, in_file, interface, now, operating_system,
+    safely_written,
 };
 use merge::Merge;
 pub use outlet::{Described, Outlet};
@@ -45,8 +46,8 @@ const LATE_PACKETS: Duration = Duration::from_secs(2);
 const EMITTED_PACKETS: usize = 256;
 /// The assumed memory of these packets.
 const CHUNK_BYTES: usize = 1 << 20;
-/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that is not
-/// allocated yet.
+/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that
+/// is not allocated yet.
 const PRESSED_EIGHTHS: u32 = 6;
 /// While more eighths than these are in chunks and the outlet has no room, chunks are discarded.
 const LOST_EIGHTHS: u32 = 7;
@@ -65,7 +66,8 @@ pub enum RecordError {
 
 /// The program around a recording.
 pub trait Program<O: Outlet> {
-    /// Called after each look at the rings, at least once per [`longest_sleep`](Self::longest_sleep) unless the outlet waits.
+    /// Called after each look at the rings, at least once per
+    /// [`longest_sleep`](Self::longest_sleep) unless the outlet waits.
     ///
     /// # Errors
     ///
@@ -139,7 +141,8 @@ impl<O: Outlet> Recorder<O> {
         }
     }
 
-    /// Writes until the capture is stopped, by another thread, by time, or by the number of packets.
+    /// Writes until the capture is stopped, by another thread, by time, or by the number of
+    /// packets.
     ///
     /// # Errors
     ///
@@ -154,9 +157,9 @@ impl<O: Outlet> Recorder<O> {
         self.record_merged(capture, worker, program, waiting)
     }
 
-    /// A single ring is in order: packets are held back only if the outlet has no room. Without timestamps of the
-    /// system's clock, several rings cannot be ordered. Returns the chunks that must be merged with later ones, of a capture
-    /// that got another ring.
+    /// A single ring is in order: packets are held back only if the outlet has no room. Without
+    /// timestamps of the system's clock, several rings cannot be ordered. Returns the chunks that
+    /// must be merged with later ones, of a capture that got another ring.
     fn record_ring(
         &mut self,
         capture: &Capture,
@@ -165,6 +168,7 @@ impl<O: Outlet> Recorder<O> {
     ) -> Result<VecDeque<Chunk>, RecordError> {
         let mut failed = Ok(());
         let (mut waiting, mut packets): (VecDeque<Chunk>, _) = (VecDeque::new(), 0);
+
         while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
             let found = match waiting.is_empty() {
                 true => worker.next_chunk_timeout(self.pause(program)),
@@ -184,6 +188,7 @@ impl<O: Outlet> Recorder<O> {
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
+
             // Another ring may have packets before these.
             let has_system_times = self.has_system_times;
             let is_single = || capture.ring_count() == 1 || !has_system_times;
@@ -192,16 +197,20 @@ impl<O: Outlet> Recorder<O> {
                 self.write_chunk(&chunk)?;
                 packets -= chunk.len();
             }
+
             program.set_waiting(packets);
             self.housekeeping(capture, program)?;
+
             // Packets that wait in the ring fill the page at once.
             if worker.is_idle() {
                 self.flush_if_due(waiting.is_empty())?;
             }
         }
+
         if worker.is_finished() || failed.is_err() {
             waiting.drain(..).try_for_each(|chunk| self.write_chunk(&chunk))?;
         }
+
         failed.map(|()| waiting)
     }
 
@@ -213,19 +222,26 @@ impl<O: Outlet> Recorder<O> {
         waiting: VecDeque<Chunk>,
     ) -> Result<(), RecordError> {
         let rings = capture.most_rings();
+
         // Held packets are missing in the pool: at most a quarter of it.
         let held_max = || capture.ring_count() * capture.geometry().cells() as usize / 4;
         let mut merge = Merge::new(rings, held_max(), capture.delay());
         waiting.into_iter().for_each(|chunk| merge.push(chunk));
+
         let mut failed = Ok(());
+
         while !worker.is_finished() {
             self.now = form::now();
-            // An interface may have been handed back to the host: its packets come later from now on.
+
+            // An interface may have been handed back to the host: its packets come later from now
+            // on.
             merge.set_limits(held_max(), capture.delay());
             if merge.is_after_step(self.now, Instant::now()) {
                 merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
             }
+
             let mut empty = capture.empty_rings();
+
             // A ring that does not exist cannot deliver an earlier packet.
             empty.resize(rings, true);
             let before = self.now;
@@ -235,36 +251,50 @@ impl<O: Outlet> Recorder<O> {
                 (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
                 (false, false) => worker.try_next_chunk(),
             };
+
             match found {
                 Ok(Some(chunk)) => {
-                    self.keep(capture, chunk, program).into_iter().for_each(|chunk| merge.push(chunk));
+                    self.keep(capture, chunk, program)
+                        .into_iter()
+                        .for_each(|chunk| merge.push(chunk));
                 }
                 Ok(None) if !has_room => self.outlet.wait_for_room(ROOM_PAUSE)?,
                 Ok(None) => {}
                 Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
                 Err(_) => break,
             }
+
             empty
                 .iter()
                 .enumerate()
                 .filter(|(_, empty)| **empty)
                 .for_each(|(ring, _)| merge.found_empty(ring, before));
+
             while self.has_room(capture)
                 && merge.emit(EMITTED_PACKETS, |packet, chunk| self.write(packet, chunk))?
-            {}
+            {
+            }
+
             let waiting = if self.has_room(capture) { 0 } else { merge.held() };
             program.set_waiting(waiting);
             self.housekeeping(capture, program)?;
             self.flush_if_due(merge.is_empty())?;
         }
+
         merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
         failed
     }
 
-    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of the ring's pool is in chunks, the
-    /// chunk is discarded: the ring gets its cells back, and the loss counts as the writer's, not the capture's. (With AF_PACKET only
-    /// until the kernel reaches a block that is still held: later losses count as the capture's.)
-    fn keep(&mut self, capture: &Capture, chunk: Chunk, program: &impl Program<O>) -> Option<Chunk> {
+    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of
+    /// the ring's pool is in chunks, the chunk is discarded: the ring gets its cells back, and the
+    /// loss counts as the writer's, not the capture's. (With AF_PACKET only until the kernel
+    /// reaches a block that is still held: later losses count as the capture's.)
+    fn keep(
+        &mut self,
+        capture: &Capture,
+        chunk: Chunk,
+        program: &impl Program<O>,
+    ) -> Option<Chunk> {
         let ring = chunk.ring_index();
         if !self.has_room(capture) && is_in_chunks(capture, ring, LOST_EIGHTHS) {
             program.discard(chunk.len() as u64);
@@ -277,7 +307,8 @@ impl<O: Outlet> Recorder<O> {
     fn has_room(&mut self, capture: &Capture) -> bool {
         let is_pressed =
             || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
-        self.outlet.has_room(CHUNK_BYTES, false) || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
+        self.outlet.has_room(CHUNK_BYTES, false)
+            || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
     }
 
     /// Writes a chunk.
@@ -290,31 +321,41 @@ impl<O: Outlet> Recorder<O> {
         if chunk.is_of_any() {
             return chunk.iter().try_for_each(|packet| self.write(packet, chunk));
         }
+
         let most = self.left.min(chunk.len() as u64);
         if self.has_device_times {
             self.follow_device_clock(chunk, most as usize);
         }
-        let (mut taken, mut goes_on) = (0, Ok(true));
+
+        let mut taken = 0;
+        let mut goes_on = Ok(true);
         let record_of = self.form.records(chunk);
+
         chunk.for_each_whole(0..most as usize, |head| {
             if let Ok(true) = goes_on {
                 goes_on = self.outlet.write(&record_of(head), self.now);
                 taken += u64::from(matches!(goes_on, Ok(true)));
             }
         });
+
         self.left = if goes_on? { self.left - taken } else { 0 };
         self.surplus += chunk.len() as u64 - taken;
+
         Ok(())
     }
 
-    /// A packet without a time of the NIC's clock gets the last known one of that clock for the rules by which files are
-    /// cut, never the system's: the two may be decades apart.
+    /// A packet without a time of the NIC's clock gets the last known one of that clock for the
+    /// rules by which files are cut, never the system's: the two may be decades apart.
     #[cold]
     fn follow_device_clock(&mut self, chunk: &Chunk, most: usize) {
         let times = || chunk.iter().take(most).map(|packet| packet.timestamp());
         self.untimed += times().filter(Option::is_none).count() as u64;
         let is_first = self.outlet.packets() == 0;
-        self.now = times().flatten().last().unwrap_or(if is_first { Timestamp::default() } else { self.now });
+        self.now = times().flatten().last().unwrap_or(if is_first {
+            Timestamp::default()
+        } else {
+            self.now
+        });
     }
 
     #[inline]
@@ -323,8 +364,10 @@ impl<O: Outlet> Recorder<O> {
             self.surplus += 1;
             return Ok(());
         }
+
         self.is_unflushed = true;
         let record = self.form.record(chunk, packet);
+
         let goes_on = match self.form.has_any().then(|| packet.seen_interface()).flatten() {
             Some(number) => {
                 let describe = || self.form.describe(number);
@@ -338,10 +381,15 @@ impl<O: Outlet> Recorder<O> {
             self.left = 0;
             self.surplus += 1;
         }
+
         Ok(())
     }
 
-    fn housekeeping(&mut self, capture: &Capture, program: &mut impl Program<O>) -> Result<(), RecordError> {
+    fn housekeeping(
+        &mut self,
+        capture: &Capture,
+        program: &mut impl Program<O>,
+    ) -> Result<(), RecordError> {
         if self.left == 0 || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             capture.stop();
         }
@@ -354,29 +402,33 @@ impl<O: Outlet> Recorder<O> {
         if now - self.flushed < self.flush_interval {
             return Ok(());
         }
+
         if is_idle && !self.has_device_times {
             let late = Duration::as_nanos(&LATE_PACKETS) as u64;
             let complete = form::now().unix_nanos().saturating_sub(late);
             self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
         }
+
         // Packets that it cannot pass on yet are due as soon as it can.
         if !self.outlet.is_writing() {
             self.flushed = now;
             self.is_unflushed = false;
         }
+
         self.outlet.flush()
     }
 
-    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends, or its
-    /// progress is shown. While the outlet is writing, its last packets may be due as soon as the write is
-    /// complete.
+    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends,
+    /// or its progress is shown. While the outlet is writing, its last packets may be due as soon
+    /// as the write is complete.
     fn pause(&self, program: &impl Program<O>) -> Duration {
         if self.outlet.is_writing() {
             return ROOM_PAUSE;
         }
         let due = self.is_unflushed.then(|| self.flushed + self.flush_interval);
         let first = due.into_iter().chain(self.deadline).min();
-        let left = first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
+        let left =
+            first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
         left.min(program.longest_sleep()).max(ROOM_PAUSE)
     }
 }

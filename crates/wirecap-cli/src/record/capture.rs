@@ -67,8 +67,9 @@ pub(crate) struct Arguments {
 
     /// Read options from a file, one NAME = VALUE per line
     ///
-    /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a value is written alone, or with yes or
-    /// no. Lines that begin with # are comments. The command line takes precedence. wirecap reload rereads the file.
+    /// NAME is a flag without --, or filter for the filter of all interfaces. A flag without a
+    /// value is written alone, or with yes or no. Lines that begin with # are comments. The command
+    /// line takes precedence. wirecap reload rereads the file.
     #[arg(long, value_name = "FILE", help_heading = CONTROL)]
     config: Option<PathBuf>,
 
@@ -86,7 +87,8 @@ pub(crate) struct Arguments {
 
     /// Timestamps
     ///
-    /// Without system time (hardware, none), packets of several rings are written in the order of their capture.
+    /// Without system time (hardware, none), packets of several rings are written in the order of
+    /// their capture.
     #[arg(long, value_enum, default_value_t = TimestampName::Batch, help_heading = SAVEFILE)]
     timestamp: TimestampName,
 
@@ -113,7 +115,8 @@ pub(crate) struct Arguments {
 enum TimestampName {
     /// Read the clock for every packet
     Packet,
-    /// xdp: read the clock for every eighth packet of a batch; up to a few µs early, but cheaper. packet: every packet
+    /// xdp: read the clock for every eighth packet of a batch; up to a few µs early, but cheaper.
+    /// packet: every packet
     Batch,
     /// Raw NIC clock for every packet; requires driver support and hwstamp_ctl -i DEV -r 1
     Hardware,
@@ -147,23 +150,27 @@ impl From<FileFormat> for Format {
     }
 }
 
-/// Half the time within which a packet can be read from the output: with the engine `packet`, a packet may wait this long
-/// for its block, and again for the outlet. A recording whose loss is limited (`--sync`) uses a fifth of that time if it is
-/// shorter: the writer syncs after half of it, the packet sockets hold packets for a fifth, and the rest is for the disk.
+/// Half the time within which a packet can be read from the output: with the engine `packet`, a
+/// packet may wait this long for its block, and again for the outlet. A recording whose loss is
+/// limited (`--sync`) uses a fifth of that time if it is shorter: the writer syncs after half of
+/// it, the packet sockets hold packets for a fifth, and the rest is for the disk.
 ///
-/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for as many times this long as
-/// it has blocks.
+/// Packets that are read later may wait longer, and a ring that is not read keeps its packets for
+/// as many times this long as it has blocks.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
     }
+
     let mut plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
     let is_stream = arguments.is_stream();
     if is_stream && !arguments.files.is_default() {
-        let message = format!("{} is not a file: options for sets of files do not apply", arguments.name());
+        let message =
+            format!("{} is not a file: options for sets of files do not apply", arguments.name());
         return Err(Failure::Usage(message));
     }
+
     let source = arguments.options.read.as_deref();
     if let Some(source) = source {
         if !arguments.files.is_default() {
@@ -172,6 +179,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
         }
         convert::refuse_itself(source, arguments)?;
     }
+
     if output::is_standard_output(&arguments.write) {
         let output = sink::standard_output(arguments.options.json)?;
         return match source {
@@ -179,11 +187,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             None => record(arguments, &mut plan, |opening| Stream::begin(output, opening)),
         };
     }
+
     arguments.user.check(&arguments.place(&plan), || match &plan.pattern {
         Some(pattern) => recording::check(pattern),
         None => output::check(&arguments.write, arguments.force),
     })?;
     let create = |deadline| sink::create(&arguments.write, deadline, arguments.force);
+
     match (source, plan.compression) {
         (Some(source), Compression::None) => convert::run(arguments, source, plan.format, create),
         (Some(source), compression) => convert::run(arguments, source, plan.format, |deadline| {
@@ -191,26 +201,30 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             let name = arguments.name();
             Ok(Output { sink: CompressedSink::new(sink.into_file(), name, compression)?, pipe })
         }),
-        (None, _) if is_stream => {
-            record(arguments, &mut plan, |opening| Stream::begin(create(opening.deadline)?, opening))
-        }
+        (None, _) if is_stream => record(arguments, &mut plan, |opening| {
+            Stream::begin(create(opening.deadline)?, opening)
+        }),
         (None, _) => record(arguments, &mut plan, |opening| {
             let target = match &opening.plan.pattern {
                 Some(pattern) => Target::Set(pattern.clone()),
-                None => Target::File(create(opening.deadline)?.sink.into_file(), arguments.write.clone()),
+                None => Target::File(
+                    create(opening.deadline)?.sink.into_file(),
+                    arguments.write.clone(),
+                ),
             };
             let Opening { plan, broker, writing, interfaces, .. } = opening;
             let command = plan.command.clone().map(|command| match broker {
                 Some(broker) => Box::new(ByBroker(broker)) as Box<dyn Launch>,
                 None => Box::new(Commands::new(command)),
             });
+
             Files::begin(plan, command, target, writing, &recording::section(), &interfaces)
         }),
     }
 }
 
-/// The reload request for a running capture with these arguments, after its configuration file was reread.
-/// Paths in the request are relative to `directory`.
+/// The reload request for a running capture with these arguments, after its configuration file was
+/// reread. Paths in the request are relative to `directory`.
 pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Value, Failure> {
     let Some(file) = config::file_of(words) else {
         return Err(Failure::Failed(
@@ -221,9 +235,11 @@ pub(crate) fn reload_request(words: &[OsString], directory: &Path) -> Result<Val
     let words = config::with_file(words, &directory.join(&file), &command)?;
     let parsed = command.args_override_self(true).try_get_matches_from(&words[1..]);
     let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
-    let arguments = parsed
-        .map_err(|error| Failure::Usage(format!("{}: {}", file.display(), error.to_string().trim_end())))?;
+    let arguments = parsed.map_err(|error| {
+        Failure::Usage(format!("{}: {}", file.display(), error.to_string().trim_end()))
+    })?;
     let plan = arguments.files.plan(&arguments.write, arguments.format.map(Format::from))?;
+
     let expression = match arguments.filter.is_program() {
         true => None,
         false => Some(arguments.filter.expression()?.unwrap_or_default()),
@@ -260,9 +276,11 @@ fn record<O: Ruled>(
     let claim = arguments.control.claim("capture", &options.sources())?;
     let broker = arguments.drop_privileges(plan, &claim)?;
     let timestamps: Timestamps = arguments.timestamp.into();
+
     if plan.pattern.is_some() {
         signals::rotate_on_hangup();
     }
+
     options.warn_of_one_worker();
     let capture = options.open(|builder| {
         let builder = filtered(builder, filter).workers(1).timestamps(timestamps);
@@ -273,44 +291,53 @@ fn record<O: Ruled>(
             false => builder.retire_after(arguments.flush_interval(plan)).small_blocks(),
         }
     })?;
+
     let mut control = claim.serve()?;
     let duration = [options.duration, plan.duration].into_iter().flatten().min();
     let deadline = duration.map(|duration| Instant::now() + duration);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
     let writing = Writing::to(arguments.name());
     let mut recorder = None;
+
     let outcome = losses::watched(&capture, Some(&writing), &control, || {
         let interfaces = recording::described(&capture, timestamps);
         let outlet = open(Opening { plan, broker, deadline, writing: &writing, interfaces })?;
         let left = [options.count, plan.packets_max].into_iter().flatten().min();
         let waker = worker.waker();
         signals::wake_on_requests(move || waker.wake());
+
         let recorder = recorder.insert(Recorder::new(outlet, &capture, timestamps));
         recorder.left = left.unwrap_or(u64::MAX);
         recorder.deadline = deadline;
         recorder.flush_interval = arguments.flush_interval(plan);
         service::ready();
+
         let progress = Progress::new(options.habits.quiet);
         let mut program = Surroundings { writing: &writing, progress };
         Ok(recorder.record(&capture, &mut worker, &mut program)?)
     });
     capture.stop();
     drain(&mut worker);
-    let interfaces: Vec<usize> = capture.named_interfaces().map(|interface| interface.rings).collect();
+
+    let interfaces: Vec<usize> =
+        capture.named_interfaces().map(|interface| interface.rings).collect();
     let mut ledger = capture.close();
+
     let (recorded, outcome) = match recorder {
         Some(recorder) => finish(recorder, outcome, &writing, &ledger, &interfaces),
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
+
     let reported = options.report_briefly(&ledger, arguments.verbose > 0, arguments.hint());
     let outcome = outcome.and_then(|()| Failure::unless_lossless(&ledger));
     control.end(&ledger, &outcome);
+
     reported.and(outcome)
 }
 
-/// Takes the remaining packets out of the rings of a stopped capture: they were delivered, and the ledger must not
-/// blame the engine for losses of the file.
+/// Takes the remaining packets out of the rings of a stopped capture: they were delivered, and the
+/// ledger must not blame the engine for losses of the file.
 fn drain(worker: &mut Worker) {
     while let Ok(Some(_)) = worker.next_chunk() {}
 }
@@ -338,8 +365,8 @@ impl Arguments {
         }
     }
 
-    /// Drops the privileges of this process, if another user records, and starts a process that makes the
-    /// privileged calls.
+    /// Drops the privileges of this process, if another user records, and starts a process that
+    /// makes the privileged calls.
     fn drop_privileges(&self, plan: &mut Plan, claim: &Claim) -> Result<Option<Broker>, Failure> {
         let Some(user) = self.user.choose(&self.place(plan))? else { return Ok(None) };
         plan.open_line()?;
@@ -349,7 +376,8 @@ impl Arguments {
         drop_privileges(user, sources, &place, plan.index, command, &claim.sockets()).map(Some)
     }
 
-    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to one.
+    /// Whether the output is not a regular file: standard output, a pipe, a terminal, or a link to
+    /// one.
     fn is_stream(&self) -> bool {
         output::is_standard_output(&self.write)
             || self.write.metadata().is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
@@ -370,8 +398,8 @@ impl Arguments {
     }
 }
 
-/// For benches: returns a function that writes the waiting packets of `capture`, with the system's times, into `sink`
-/// like the command, and returns their number.
+/// For benches: returns a function that writes the waiting packets of `capture`, with the system's
+/// times, into `sink` like the command, and returns their number.
 ///
 /// # Errors
 ///
@@ -382,21 +410,26 @@ pub fn record_waiting<S: Sink>(
     sink: S,
 ) -> Result<impl FnOnce() -> Result<u64, Box<dyn Error + Send + Sync>>, WriteError> {
     let writing = Writing::to("nothing");
-    let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
-    let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
+    let interfaces =
+        Described { named: vec![savefile::Interface::default()], ..Described::default() };
+    let stream =
+        Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
     let mut recorder = Recorder::new(stream, capture, Timestamps::Packet);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
+
     capture.stop();
     Ok(move || {
         let mut program = Surroundings { writing: &writing, progress: Progress::new(false) };
-        recorder.record(capture, &mut worker, &mut program).map_err(|failure| failure.to_string())?;
+        recorder
+            .record(capture, &mut worker, &mut program)
+            .map_err(|failure| failure.to_string())?;
         recorder.outlet.flush()?;
         Ok(recorder.outlet.packets())
     })
 }
 
-/// Writes each interface's counts, and everything that is still in memory, unless the file cannot be written to
-/// any more. Returns the account of the recorded packets, and the outcome.
+/// Writes each interface's counts, and everything that is still in memory, unless the file cannot
+/// be written to any more. Returns the account of the recorded packets, and the outcome.
 fn finish<O: Outlet>(
     mut recorder: Recorder<O>,
     outcome: Result<(), Failure>,
@@ -420,9 +453,11 @@ fn finish<O: Outlet>(
     let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
     let unread = recorder.outlet.unread();
     let in_file = recording::in_file(written, whole, unread);
+
     if outcome.is_ok() {
         eprintln!("{}", summary(&recorder, &writing.names()));
     }
+
     let mut recorded = Recorded {
         to: writing.names(),
         surplus: recorder.surplus,
@@ -435,6 +470,7 @@ fn finish<O: Outlet>(
     if unread > 0 || output::is_broken_pipe(&outcome) {
         recorded.reader_left(ledger.total.delivered);
     }
+
     (recorded, output::unless_broken_pipe(outcome))
 }
 
@@ -452,7 +488,8 @@ fn summary<O: Outlet>(recorder: &Recorder<O>, name: &str) -> String {
         0 => String::new(),
         surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
     };
-    let (packets, extent) = (grouped(recorder.outlet.packets()), recorder.outlet.extent());
+    let packets = grouped(recorder.outlet.packets());
+    let extent = recorder.outlet.extent();
     format!("wrote {packets} packets, {extent}, to {name}{surplus}")
 }
 
@@ -516,40 +553,50 @@ mod tests {
         let settings = SimSettings { rings: 2, workers: 1, ..SimSettings::default() };
         let kernels = SimCapture::new(&settings);
         let capture = kernels.capture().unwrap();
+
         for number in 0..PACKETS {
             let time = Timestamp::from_unix_nanos(number);
             let frame = [number as u8; 60];
             assert_eq!(kernels.kernel(number as usize % 2).receive(&frame, time), Fate::Received);
         }
+
         let file = tempfile::NamedTempFile::new().unwrap();
-        let record = record_waiting(&capture, StreamSink::new(file.reopen().unwrap(), "packets")).unwrap();
+        let record =
+            record_waiting(&capture, StreamSink::new(file.reopen().unwrap(), "packets")).unwrap();
         assert_eq!(record().unwrap(), PACKETS);
         assert_eq!(kernels.ledger(Duration::ZERO).total.delivered, PACKETS);
 
         let mut reader = Reader::open(file.path()).unwrap();
+
         for number in 0..PACKETS {
             let record = reader.next_record().unwrap().expect("all packets are in the file");
             assert_eq!(record.timestamp, Some(Timestamp::from_unix_nanos(number)));
             assert_eq!(record.data, [number as u8; 60]);
             assert!(record.queue.is_some(), "packet {number}");
         }
+
         assert!(reader.next_record().unwrap().is_none());
     }
 
     #[test]
     fn a_packet_without_the_nics_time_gets_no_other_clocks() {
-        let kernels = SimCapture::new(&SimSettings { device_clock: true, ..SimSettings::default() });
+        let kernels =
+            SimCapture::new(&SimSettings { device_clock: true, ..SimSettings::default() });
         let capture = kernels.capture().unwrap();
         let writing = Writing::to("nothing");
         let file = tempfile::NamedTempFile::new().unwrap();
         let sink = StreamSink::new(file.reopen().unwrap(), "packets");
-        let interfaces = Described { named: vec![savefile::Interface::default()], ..Described::default() };
-        let stream = Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
+        let interfaces =
+            Described { named: vec![savefile::Interface::default()], ..Described::default() };
+        let stream =
+            Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
         let mut recorder = Recorder::new(stream.unwrap(), &capture, Timestamps::Hardware);
+
         // The NIC's clock counts from its own start.
         for nanos in [0, 700, 0, 900] {
             kernels.kernel(0).receive(&[1; 60], Timestamp::from_unix_nanos(nanos));
         }
+
         let mut worker = capture.workers().pop().unwrap();
         let chunk = worker.next_chunk().unwrap().unwrap();
         recorder.write_chunk(&chunk).unwrap();
@@ -558,11 +605,13 @@ mod tests {
         recorder.write_chunk(&worker.next_chunk().unwrap().unwrap()).unwrap();
         assert_eq!((recorder.now, recorder.untimed), (Timestamp::from_unix_nanos(900), 3));
         recorder.outlet.flush().unwrap();
+
         let mut reader = Reader::open(file.path()).unwrap();
         let mut times = Vec::new();
         while let Some(record) = reader.next_record().unwrap() {
             times.push(record.timestamp.unwrap().unix_nanos());
         }
+
         assert_eq!(times, [0, 700, 0, 900, 0]);
     }
 }

@@ -1,4 +1,5 @@
-//! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the end.
+//! A capture in a savefile: its packets and metadata: program, interfaces, and their counts at the
+//! end.
 //!
 //! pcapng files contain the filter, the name of the clock and, at the end, each interface's counts.
 //! They contain each packet's receive queue if the interface had more than one when the capture was
@@ -16,7 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use wirecap::savefile::Section;
 pub(crate) use wirecap_recorder::capture::{
-    Form, counts, counts_of_any, described, in_file, interface, now, operating_system, safely_written,
+    Form, counts, counts_of_any, described, in_file, interface, now, operating_system,
+    safely_written,
 };
 use wirecap_recorder::{Answer, Pattern, refuse_busy};
 
@@ -25,12 +27,13 @@ use crate::shared::output;
 use crate::shared::signals;
 use options::Rules;
 
-/// The request about rules that the recording has not taken yet. One thread makes requests, one at a time.
+/// The request about rules that the recording has not taken yet. One thread makes requests, one at
+/// a time.
 static REQUEST: Mutex<Option<RulesRequest>> = Mutex::new(None);
 static HAS_REQUEST: AtomicBool = AtomicBool::new(false);
 
-/// A request about the rules for files, in two steps: another thread can change the filter between them, so that both change
-/// or neither.
+/// A request about the rules for files, in two steps: another thread can change the filter between
+/// them, so that both change or neither.
 #[derive(Debug)]
 pub(crate) struct RulesRequest {
     pub(crate) step: RulesStep,
@@ -50,7 +53,8 @@ fn request() -> MutexGuard<'static, Option<RulesRequest>> {
     REQUEST.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Passes a request to the recording. Replaces a request that the recording has not taken: its answer is dropped.
+/// Passes a request to the recording. Replaces a request that the recording has not taken: its
+/// answer is dropped.
 pub(crate) fn request_rules(request: RulesRequest) {
     let mut place = self::request();
     *place = Some(request);

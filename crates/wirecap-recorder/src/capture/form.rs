@@ -1,11 +1,12 @@
-//! A capture in a savefile: the descriptions of its interfaces, its packets, and the counts at the end.
+//! A capture in a savefile: the descriptions of its interfaces, its packets, and the counts at the
+//! end.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use wirecap::{
-    Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, SeenInterface, SeenInterfaces,
-    Timestamp, Timestamps,
+    Account, Capture, Chunk, Head, Interface, Ledger, Packet, Reception, SeenInterface,
+    SeenInterfaces, Timestamp, Timestamps,
 };
 use wirecap_savefile::{self as savefile, Record, WriteError};
 
@@ -27,14 +28,19 @@ pub fn interface(interface: &Interface, timestamps: Timestamps) -> savefile::Int
 
 /// The interfaces of `capture` that a file describes before its first packet.
 pub fn described(capture: &Capture, timestamps: Timestamps) -> Described {
-    let named = capture.named_interfaces().map(|interface| self::interface(interface, timestamps)).collect();
+    let named = capture
+        .named_interfaces()
+        .map(|interface| self::interface(interface, timestamps))
+        .collect();
     let any = AnyForm::of(capture, timestamps);
-    let of_any =
-        any.map_or_else(Vec::new, |any| any.seen.list().iter().map(|seen| any.describe(seen)).collect());
+    let of_any = any.map_or_else(Vec::new, |any| {
+        any.seen.list().iter().map(|seen| any.describe(seen)).collect()
+    });
     Described { named, of_any }
 }
 
-/// The counts since `started` of all interfaces that were not named. What the rings lost is not known by interface.
+/// The counts since `started` of all interfaces that were not named. What the rings lost is not
+/// known by interface.
 pub fn counts_of_any(started: Timestamp, ledger: &Ledger) -> Vec<savefile::Statistics> {
     let counts = ledger.interfaces.iter().map(|interface| savefile::Statistics {
         start: Some(started),
@@ -45,8 +51,13 @@ pub fn counts_of_any(started: Timestamp, ledger: &Ledger) -> Vec<savefile::Stati
     counts.collect()
 }
 
-/// The counts since `started` of each interface that was named. `interfaces` has the number of rings of each.
-pub fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<savefile::Statistics> {
+/// The counts since `started` of each interface that was named. `interfaces` has the number of
+/// rings of each.
+pub fn counts(
+    started: Timestamp,
+    ledger: &Ledger,
+    interfaces: &[usize],
+) -> Vec<savefile::Statistics> {
     let mut rings = ledger.rings.iter();
     let counts = interfaces.iter().enumerate().map(|(interface, &ring_count)| {
         let own: Vec<_> = rings.by_ref().take(ring_count).map(|ring| &ring.account).collect();
@@ -65,8 +76,8 @@ pub fn counts(started: Timestamp, ledger: &Ledger, interfaces: &[usize]) -> Vec<
     counts.collect()
 }
 
-/// Packets that reached the file, of those `written`: at most the `whole` ones, without the last ones that the reader
-/// of a pipe left `unread`.
+/// Packets that reached the file, of those `written`: at most the `whole` ones, without the last
+/// ones that the reader of a pipe left `unread`.
 pub fn in_file(written: u64, whole: u64, unread: u64) -> u64 {
     whole.min(written.saturating_sub(unread))
 }
@@ -97,9 +108,9 @@ pub fn operating_system() -> Option<String> {
 fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static str> {
     match reception {
         _ if timestamps == Timestamps::None => None,
-        Reception::Xdp { timestamps: Timestamps::Batch, .. } => {
-            Some("XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth")
-        }
+        Reception::Xdp { timestamps: Timestamps::Batch, .. } => Some(
+            "XDP program, CLOCK_TAI as UTC, read for the first packet of a batch and for every eighth",
+        ),
         Reception::Xdp { timestamps: Timestamps::Hardware, .. } => {
             Some("XDP program, raw NIC clock, for every packet")
         }
@@ -111,7 +122,8 @@ fn time_source(reception: &Reception, timestamps: Timestamps) -> Option<&'static
 /// The form in which a capture's packets go into savefiles.
 #[derive(Debug)]
 pub struct Form {
-    /// Whether an interface has one receive queue, by the interface's index. A simulated capture has no interfaces.
+    /// Whether an interface has one receive queue, by the interface's index. A simulated capture
+    /// has no interfaces.
     one_queue: Vec<bool>,
     /// The form of packets of all interfaces, if these are captured.
     any: Option<AnyForm>,
@@ -141,8 +153,9 @@ impl AnyForm {
 }
 
 impl Form {
-    /// The form for the packets of `capture`. The queue of an interface that had only one when it was opened is not recorded:
-    /// it says nothing, and takes twelve bytes of each packet in pcapng.
+    /// The form for the packets of `capture`. The queue of an interface that had only one when it
+    /// was opened is not recorded: it says nothing, and takes twelve bytes of each packet in
+    /// pcapng.
     pub fn of(capture: &Capture, timestamps: Timestamps) -> Self {
         let has_one = |interface: &Interface| interface.device.rx_queues <= 1;
         let any = AnyForm::of(capture, timestamps);
@@ -157,7 +170,8 @@ impl Form {
 
     /// The description of the interface with this number: see [`Packet::seen_interface`].
     pub fn describe(&self, number: usize) -> savefile::Interface {
-        let described = self.any.as_ref().and_then(|any| Some(any.describe(&any.seen.get(number)?)));
+        let described =
+            self.any.as_ref().and_then(|any| Some(any.describe(&any.seen.get(number)?)));
         described.unwrap_or_default()
     }
 
@@ -176,7 +190,12 @@ impl Form {
     #[inline]
     pub fn records(&self, chunk: &Chunk) -> impl Fn(Head<'_>) -> Record<'_> + use<> {
         let origin = self.origin(chunk, chunk.get(0).and_then(|packet| packet.queue()));
-        move |head| Record { timestamp: head.timestamp(), wire_len: head.wire_len, data: head.data, ..origin }
+        move |head| Record {
+            timestamp: head.timestamp(),
+            wire_len: head.wire_len,
+            data: head.data,
+            ..origin
+        }
     }
 
     /// A record without a packet, from the interface of `chunk` and this queue of it.

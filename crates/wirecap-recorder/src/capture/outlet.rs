@@ -1,4 +1,5 @@
-//! What takes a capture's packets: a stream, written by the capturing thread; or files, written by another thread.
+//! What takes a capture's packets: a stream, written by the capturing thread; or files, written by
+//! another thread.
 
 use std::thread;
 use std::time::Duration;
@@ -7,8 +8,8 @@ use wirecap_savefile::{Interface, Record, Statistics, Timestamp, WriteError};
 
 /// Takes packets and writes them.
 pub trait Outlet {
-    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if `all`, otherwise in the part
-    /// with the lowest cost.
+    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if
+    /// `all`, otherwise in the part with the lowest cost.
     fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         let _ = (bytes, all);
         true
@@ -20,11 +21,12 @@ pub trait Outlet {
         Ok(())
     }
 
-    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by its rules.
+    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by
+    /// its rules.
     fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
 
-    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this number, and is described when
-    /// its first packet comes.
+    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this
+    /// number, and is described when its first packet comes.
     fn write_of(
         &mut self,
         number: usize,
@@ -58,8 +60,9 @@ pub trait Outlet {
     /// The size of the packets: `4.1 KiB`.
     fn extent(&self) -> String;
 
-    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how many packets were
-    /// written whole. `of_any` are those of [`write_of`](Self::write_of), by number.
+    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how
+    /// many packets were written whole. `of_any` are those of [`write_of`](Self::write_of), by
+    /// number.
     fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError>;
 
     /// Packets that the reader of a pipe ended without.

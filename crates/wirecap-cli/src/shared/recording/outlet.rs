@@ -1,11 +1,13 @@
-//! The outlet of a capture's packets: a stream, written by the capturing thread; or files, written by a separate
-//! thread.
+//! The outlet of a capture's packets: a stream, written by the capturing thread; or files, written
+//! by a separate thread.
 
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use wirecap::savefile::{self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError};
+use wirecap::savefile::{
+    self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError,
+};
 use wirecap_recorder::capture::{Described, Outlet};
 use wirecap_recorder::{Launch, Recording, Settings, Target};
 
@@ -40,8 +42,11 @@ impl<S: Sink> Stream<S> {
         for interface in &interfaces.named {
             writer.add_interface(interface)?;
         }
-        let of_any = interfaces.of_any.iter().map(|interface| writer.add_interface(interface).map(Some));
+
+        let of_any =
+            interfaces.of_any.iter().map(|interface| writer.add_interface(interface).map(Some));
         let of_any = of_any.collect::<Result<_, _>>()?;
+
         // From now on the file is readable by others in any case.
         writer.flush()?;
         Ok(Self { writer, pipe, writing: writing.clone(), of_any })
@@ -159,6 +164,7 @@ impl Files {
         let count = interfaces.all().count();
         let counts_bytes = plan.format.statistics(&full_counts()).len() as u64;
         let first = interfaces.named.len() as u32;
+
         let settings = Settings {
             format: plan.format,
             head: head(plan.format, section, interfaces)?,
@@ -180,7 +186,9 @@ impl Files {
             if plan.index { Some(Indexer::start(writing)?).unzip() } else { (None, None) };
         let told = Told { writing: writing.clone(), complete };
         let recording = Recording::begin(settings, target, super::now(), Box::new(told))?;
-        let (packets, extent) = (0, String::new());
+        let packets = 0;
+        let extent = String::new();
+
         Ok(Self { recording: Some(recording), indexer, format: plan.format, packets, extent })
     }
 
@@ -224,7 +232,8 @@ impl Outlet for Files {
         self.recording().write_of(number, &|| format.description(&describe()), packet, now)
     }
 
-    /// A page that is partly full stays while others wait: the disk would not take it sooner, and it has room.
+    /// A page that is partly full stays while others wait: the disk would not take it sooner, and
+    /// it has room.
     fn flush(&mut self) -> Result<(), WriteError> {
         self.recording().check()?;
         if self.recording().backlog() > 0.0 {
@@ -256,28 +265,38 @@ impl Outlet for Files {
     fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError> {
         let Some(recording) = self.recording.take() else { return Ok(self.packets) };
         self.packets = recording.packets();
+
         let in_file = recording.sources();
         let numbered = in_file.iter().filter_map(|&(number, interface)| {
             let counts = of_any.get(number)?;
             Some(Statistics { interface, ..*counts })
         });
-        let tail = counts.iter().copied().chain(numbered).flat_map(|counts| self.format.statistics(&counts));
+        let tail = counts
+            .iter()
+            .copied()
+            .chain(numbered)
+            .flat_map(|counts| self.format.statistics(&counts));
         let summary = recording.finish(tail.collect());
+
         if let Some(indexer) = self.indexer.take() {
             indexer.finish();
         }
+
         let summary = summary?;
         self.extent = crate::size::human_bytes(summary.bytes);
+
         if summary.files > 1 {
             self.extent += &format!(" in {} files", summary.files);
         }
         if summary.removed > 0 {
             self.extent += &format!(" ({} removed by a budget)", summary.removed);
         }
+
         if summary.vanished > 0 {
             self.extent +=
                 &format!(" ({} removed by another process while it was written)", summary.vanished);
         }
+
         Ok(summary.packets)
     }
 }
