@@ -292,7 +292,7 @@ fresh: deps-fresh # Tries make demo and make test on fresh Debian 12 and 13, and
 service-test: deps-vm deps-deb-test # Tests the package's service in the virtual machine: restart, reload, upgrade, reboot, removal: minutes
 	$(SUDO) packaging/service-test
 
-LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap-recorder wirecap-index wirecap
+LIBRARIES := wirecap-units wirecap-savefile wirecap-filter wirecap wirecap-recorder wirecap-index
 publish-check: deps-build # Runs cargo publish for the libraries without publishing
 	cargo publish --dry-run --locked --allow-dirty $(addprefix -p ,$(LIBRARIES))
 

@@ -4,5 +4,4 @@
 pub(crate) mod capture;
 pub(crate) mod config;
 pub(crate) mod extcap;
-pub(crate) mod merge;
 pub(crate) mod privileges;

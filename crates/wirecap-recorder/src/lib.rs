@@ -15,6 +15,8 @@
 //! compression: `.zst` is Zstandard, one [frame of pages](wirecap_savefile::paged); `.gz` is gzip,
 //! one member per page.
 
+#[cfg(feature = "capture")]
+pub mod capture;
 mod compression;
 mod compressors;
 mod cut;

@@ -1,27 +1,7 @@
 //! `wirecap capture`: records packets to a savefile.
-//!
-//! Chunks for which the recording has no page stay in the pool until seven eighths of a ring's pool
-//! are in chunks; then whole chunks are discarded and counted as *writer*, because the disk is slow
-//! and not the capture. With `packet` this is true only until the kernel, which fills blocks in
-//! turn, reaches a block that is still held; packets lost from then on count as *no cell*.
-//! Meanwhile the thread looks at the ring once a millisecond. It does not wait for a page: the
-//! writer would have to wake it for each one.
-//!
-//! Reading a packet from its cell is a cache miss. So the thread prefetches the packet that is
-//! twelve places after the one that it copies, up to 2 KiB of it, into the second-level cache,
-//! which waits for more lines at a time than the first-level cache. In a block of `packet`, the
-//! processor's own prefetcher brings packets of up to 256 bytes into the second-level cache; these
-//! are prefetched into the first-level cache.
-//!
-//! On `xdp` the timestamp is in the cache line before the packet's first bytes. By default the
-//! program reads the clock for every eighth packet. So of a group of eight packets only the first
-//! and the last timestamp are read: if they are equal, the other six are the same, because the
-//! clock does not go back. The first 32 packets of a chunk show whether its packets come in such
-//! groups; if a group has two times, the timestamps of the next 32 packets are all read.
 
 mod convert;
 
-use std::collections::VecDeque;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io;
@@ -31,17 +11,14 @@ use std::time::{Duration, Instant};
 use clap::{ArgAction, Args, Command, FromArgMatches, ValueEnum};
 use serde_json::{Value, json};
 use wirecap::savefile::{self, Format, Sink, WriteError};
-use wirecap::{
-    Capture, CaptureError, Cells, Chunk, Ledger, Packet, Recorded, Timestamp, Timestamps, Worker,
-    grouped,
-};
+use wirecap::{Capture, Ledger, Recorded, Timestamps, Worker, grouped};
 use wirecap_broker::Broker;
+use wirecap_recorder::capture::{Described, Outlet, Program, RecordError, Recorder};
 use wirecap_recorder::{Commands, CompressedSink, Compression, Launch, Target};
 
 use crate::host::devices;
 use crate::losses;
 use crate::record::config;
-use crate::record::merge::Merge;
 use crate::record::privileges::{ByBroker, Place, UserOption, drop_privileges};
 use crate::shared::control::{CONTROL, Claim, ControlOptions};
 use crate::shared::failure::Failure;
@@ -49,9 +26,9 @@ use crate::shared::filter::{FilterOptions, filtered};
 use crate::shared::options::{CaptureOptions, END_AND_OUTPUT, ENGINE, on_or_off};
 use crate::shared::output;
 use crate::shared::progress::Progress;
+use crate::shared::recording;
 use crate::shared::recording::options::{FileOptions, Plan};
-use crate::shared::recording::outlet::{Described, Files, Outlet, Stream};
-use crate::shared::recording::{self, Form};
+use crate::shared::recording::outlet::{Files, Ruled, Stream};
 use crate::shared::service;
 use crate::shared::signals;
 use crate::shared::sink::{self, Output, Writing};
@@ -181,22 +158,6 @@ impl From<FileFormat> for Format {
 /// Packets that are read later may wait longer, and a ring that is not read keeps its packets for
 /// as many times this long as it has blocks.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
-/// Sleeping time while packets are held back for packets of other rings.
-const MERGE_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum wait for the outlet between looks at the ring.
-const ROOM_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum time from a packet's timestamp to its capture, if no other packets wait.
-const LATE_PACKETS: Duration = Duration::from_secs(2);
-/// Number of packets between two checks for room in the outlet.
-const EMITTED_PACKETS: usize = 256;
-/// The assumed memory of these packets.
-const CHUNK_BYTES: usize = 1 << 20;
-/// While more eighths of a ring's pool than these are in chunks, the outlet also uses memory that
-/// is not allocated yet.
-const PRESSED_EIGHTHS: u32 = 6;
-/// While more eighths than these are in chunks and the outlet has no room, chunks are discarded.
-const LOST_EIGHTHS: u32 = 7;
-
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     if arguments.options.habits.list_interfaces {
         return devices::list();
@@ -305,7 +266,7 @@ impl<S: Sink> Stream<S> {
     }
 }
 
-fn record<O: Outlet>(
+fn record<O: Ruled>(
     arguments: &Arguments,
     plan: &mut Plan,
     open: impl FnOnce(Opening<'_>) -> Result<O, Failure>,
@@ -345,16 +306,15 @@ fn record<O: Outlet>(
         let waker = worker.waker();
         signals::wake_on_requests(move || waker.wake());
 
-        let recorder = recorder.insert(Recorder {
-            left: left.unwrap_or(u64::MAX),
-            deadline,
-            flush_interval: arguments.flush_interval(plan),
-            ..Recorder::new(outlet, &capture, timestamps, &writing)
-        });
+        let recorder = recorder.insert(Recorder::new(outlet, &capture, timestamps));
+        recorder.left = left.unwrap_or(u64::MAX);
+        recorder.deadline = deadline;
+        recorder.flush_interval = arguments.flush_interval(plan);
         service::ready();
 
-        let mut progress = Progress::new(options.habits.quiet);
-        recorder.record(&capture, &mut worker, &mut progress)
+        let progress = Progress::new(options.habits.quiet);
+        let mut program = Surroundings { writing: &writing, progress };
+        Ok(recorder.record(&capture, &mut worker, &mut program)?)
     });
     capture.stop();
     drain(&mut worker);
@@ -364,7 +324,7 @@ fn record<O: Outlet>(
     let mut ledger = capture.close();
 
     let (recorded, outcome) = match recorder {
-        Some(recorder) => recorder.finish(outcome, &writing, &ledger, &interfaces),
+        Some(recorder) => finish(recorder, outcome, &writing, &ledger, &interfaces),
         None => (Recorded { to: arguments.name(), ..Recorded::default() }, outcome),
     };
     ledger.recorded = Some(recorded);
@@ -454,419 +414,124 @@ pub fn record_waiting<S: Sink>(
         Described { named: vec![savefile::Interface::default()], ..Described::default() };
     let stream =
         Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces)?;
-    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet, &writing);
-    let mut progress = Progress::new(false);
+    let mut recorder = Recorder::new(stream, capture, Timestamps::Packet);
     let mut worker = capture.workers().pop().expect("a new capture has its workers");
 
     capture.stop();
     Ok(move || {
+        let mut program = Surroundings { writing: &writing, progress: Progress::new(false) };
         recorder
-            .record(capture, &mut worker, &mut progress)
+            .record(capture, &mut worker, &mut program)
             .map_err(|failure| failure.to_string())?;
         recorder.outlet.flush()?;
         Ok(recorder.outlet.packets())
     })
 }
 
-/// Whether more than `eighths` eighths of a ring's pool are in chunks.
-fn is_in_chunks(capture: &Capture, ring: usize, eighths: u32) -> bool {
-    let Cells { posted, waiting, captured, free, .. } = capture.cells_of(ring).unwrap_or_default();
-    let pool = posted + waiting + captured + free;
-    captured > (pool / 8 * eighths).max(1)
+/// Writes each interface's counts, and everything that is still in memory, unless the file cannot
+/// be written to any more. Returns the account of the recorded packets, and the outcome.
+fn finish<O: Outlet>(
+    mut recorder: Recorder<O>,
+    outcome: Result<(), Failure>,
+    writing: &Writing,
+    ledger: &Ledger,
+    interfaces: &[usize],
+) -> (Recorded, Result<(), Failure>) {
+    let written = recorder.outlet.packets();
+    let (whole, outcome) = match outcome {
+        Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
+        outcome => {
+            let ended = end_outlet(&mut recorder, ledger, interfaces);
+            let whole = match &ended {
+                Ok(whole) => *whole,
+                // The capture may have failed before: this error states what the file contains.
+                Err(error) => recording::safely_written(error).unwrap_or(written),
+            };
+            (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
+        }
+    };
+    let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
+    let unread = recorder.outlet.unread();
+    let in_file = recording::in_file(written, whole, unread);
+
+    if outcome.is_ok() {
+        eprintln!("{}", summary(&recorder, &writing.names()));
+    }
+
+    let mut recorded = Recorded {
+        to: writing.names(),
+        surplus: recorder.surplus,
+        writer: writing.discarded(),
+        written,
+        in_file,
+        untimed: recorder.untimed,
+        ..Recorded::default()
+    };
+    if unread > 0 || output::is_broken_pipe(&outcome) {
+        recorded.reader_left(ledger.total.delivered);
+    }
+
+    (recorded, output::unless_broken_pipe(outcome))
 }
 
-/// Takes chunks from one worker and gives their packets to an outlet.
-struct Recorder<O: Outlet> {
-    outlet: O,
-    form: Form,
-    started: Timestamp,
-    /// Arrival time of the chunks that are being written.
-    now: Timestamp,
-    /// Remaining packets, with -c.
-    left: u64,
-    deadline: Option<Instant>,
-    flushed: Instant,
-    /// Whether the outlet may hold packets that it has not passed on.
-    is_unflushed: bool,
-    flush_interval: Duration,
-    /// Packets that arrived after the last requested one.
-    surplus: u64,
-    /// Counts of packets that wait for the outlet, and of packets that were discarded because the
-    /// outlet did not keep up.
-    writing: Writing,
-    /// Packets bear times of the system's clock, by which rings are merged.
-    has_system_times: bool,
-    /// Packets bear times of the NIC's clock; files are not cut by any other.
-    has_device_times: bool,
-    /// Packets to which the NIC gave no time; in the file their time is 0.
-    untimed: u64,
+fn end_outlet<O: Outlet>(
+    recorder: &mut Recorder<O>,
+    ledger: &Ledger,
+    interfaces: &[usize],
+) -> Result<u64, WriteError> {
+    let counts = recording::counts(recorder.started, ledger, interfaces);
+    recorder.outlet.end(&counts, &recording::counts_of_any(recorder.started, ledger))
 }
 
-impl<O: Outlet> Recorder<O> {
-    fn new(outlet: O, capture: &Capture, timestamps: Timestamps, writing: &Writing) -> Self {
-        let now = recording::now();
-        Self {
-            outlet,
-            form: Form::of(capture, timestamps),
-            started: now,
-            now,
-            left: u64::MAX,
-            deadline: None,
-            flushed: Instant::now(),
-            is_unflushed: false,
-            flush_interval: FLUSH_INTERVAL,
-            surplus: 0,
-            writing: writing.clone(),
-            has_system_times: !matches!(timestamps, Timestamps::None | Timestamps::Hardware),
-            has_device_times: timestamps == Timestamps::Hardware,
-            untimed: 0,
-        }
-    }
+fn summary<O: Outlet>(recorder: &Recorder<O>, name: &str) -> String {
+    let surplus = match recorder.surplus {
+        0 => String::new(),
+        surplus => format!("; {} more arrived before the capture was stopped", grouped(surplus)),
+    };
+    let packets = grouped(recorder.outlet.packets());
+    let extent = recorder.outlet.extent();
+    format!("wrote {packets} packets, {extent}, to {name}{surplus}")
+}
 
-    /// Writes until the capture is stopped, by a signal, by time, or by the number of packets.
-    fn record(
-        &mut self,
-        capture: &Capture,
-        worker: &mut Worker,
-        progress: &mut Progress,
-    ) -> Result<(), Failure> {
-        let waiting = self.record_ring(capture, worker, progress)?;
-        self.record_merged(capture, worker, progress, waiting)
-    }
+/// The command around the recording.
+struct Surroundings<'a> {
+    writing: &'a Writing,
+    progress: Progress,
+}
 
-    /// A single ring is in order: packets are held back only if the outlet has no room. Without
-    /// timestamps of the system's clock, several rings cannot be ordered. Returns the chunks that
-    /// must be merged with later ones, of a capture that got another ring.
-    fn record_ring(
-        &mut self,
-        capture: &Capture,
-        worker: &mut Worker,
-        progress: &mut Progress,
-    ) -> Result<VecDeque<Chunk>, Failure> {
-        let mut failed = Ok(());
-        let (mut waiting, mut packets): (VecDeque<Chunk>, _) = (VecDeque::new(), 0);
-
-        while !worker.is_finished() && (capture.ring_count() == 1 || !self.has_system_times) {
-            let found = match waiting.is_empty() {
-                true => worker.next_chunk_timeout(self.pause(progress)),
-                false => worker.try_next_chunk(),
-            };
-            match found {
-                Ok(Some(chunk)) => {
-                    if !self.has_device_times {
-                        self.now = recording::now();
-                    }
-                    let kept = self.keep(capture, chunk);
-                    packets += kept.as_ref().map_or(0, Chunk::len);
-                    waiting.extend(kept);
-                }
-                Ok(None) if !waiting.is_empty() => self.outlet.wait_for_room(ROOM_PAUSE)?,
-                Ok(None) => {}
-                Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
-                Err(_) => break,
-            }
-
-            // Another ring may have packets before these.
-            let has_system_times = self.has_system_times;
-            let is_single = || capture.ring_count() == 1 || !has_system_times;
-            while is_single() && !waiting.is_empty() && self.has_room(capture) {
-                let Some(chunk) = waiting.pop_front() else { break };
-                self.write_chunk(&chunk)?;
-                packets -= chunk.len();
-            }
-
-            self.writing.set_waiting(packets);
-            self.housekeeping(capture, progress)?;
-
-            // Packets that wait in the ring fill the page at once.
-            if worker.is_idle() {
-                self.flush_if_due(waiting.is_empty())?;
-            }
-        }
-
-        if worker.is_finished() || failed.is_err() {
-            waiting.drain(..).try_for_each(|chunk| self.write_chunk(&chunk))?;
-        }
-
-        failed.map(|()| waiting)
-    }
-
-    fn record_merged(
-        &mut self,
-        capture: &Capture,
-        worker: &mut Worker,
-        progress: &mut Progress,
-        waiting: VecDeque<Chunk>,
-    ) -> Result<(), Failure> {
-        let rings = capture.most_rings();
-
-        // Held packets are missing in the pool: at most a quarter of it.
-        let held_max = || capture.ring_count() * capture.geometry().cells() as usize / 4;
-        let mut merge = Merge::new(rings, held_max(), capture.delay());
-        waiting.into_iter().for_each(|chunk| merge.push(chunk));
-
-        let mut failed = Ok(());
-
-        while !worker.is_finished() {
-            self.now = recording::now();
-
-            // An interface may have been handed back to the host: its packets come later from now
-            // on.
-            merge.set_limits(held_max(), capture.delay());
-            if merge.is_after_step(self.now, Instant::now()) {
-                merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
-            }
-
-            let mut empty = capture.empty_rings();
-
-            // A ring that does not exist cannot deliver an earlier packet.
-            empty.resize(rings, true);
-            let before = self.now;
-            let has_room = merge.is_empty() || self.has_room(capture);
-            let found = match (merge.is_empty(), has_room) {
-                (true, _) => worker.next_chunk_timeout(self.pause(progress)),
-                (false, true) => worker.next_chunk_timeout(MERGE_PAUSE),
-                (false, false) => worker.try_next_chunk(),
-            };
-
-            match found {
-                Ok(Some(chunk)) => {
-                    self.keep(capture, chunk).into_iter().for_each(|chunk| merge.push(chunk));
-                }
-                Ok(None) if !has_room => self.outlet.wait_for_room(ROOM_PAUSE)?,
-                Ok(None) => {}
-                Err(error) if failed.is_ok() => failed = stopped_by(error, capture),
-                Err(_) => break,
-            }
-
-            empty
-                .iter()
-                .enumerate()
-                .filter(|(_, empty)| **empty)
-                .for_each(|(ring, _)| merge.found_empty(ring, before));
-
-            while self.has_room(capture)
-                && merge.emit(EMITTED_PACKETS, |packet, chunk| self.write(packet, chunk))?
-            {
-            }
-
-            let waiting = if self.has_room(capture) { 0 } else { merge.held() };
-            self.writing.set_waiting(waiting);
-            self.housekeeping(capture, progress)?;
-            self.flush_if_due(merge.is_empty())?;
-        }
-
-        merge.emit_all(|packet, chunk| self.write(packet, chunk))?;
-        failed
-    }
-
-    /// Keeps a chunk until the outlet has taken its packets. If the outlet has no room and most of
-    /// the ring's pool is in chunks, the chunk is discarded: the ring gets its cells back, and the
-    /// loss counts as the writer's, not the capture's. (With AF_PACKET only until the kernel
-    /// reaches a block that is still held: later losses count as the capture's.)
-    fn keep(&mut self, capture: &Capture, chunk: Chunk) -> Option<Chunk> {
-        let ring = chunk.ring_index();
-        if !self.has_room(capture) && is_in_chunks(capture, ring, LOST_EIGHTHS) {
-            self.writing.discard(chunk.len() as u64);
-            return None;
-        }
-        Some(chunk)
-    }
-
-    /// Whether the outlet takes a chunk without waiting.
-    fn has_room(&mut self, capture: &Capture) -> bool {
-        let is_pressed =
-            || (0..capture.ring_count()).any(|ring| is_in_chunks(capture, ring, PRESSED_EIGHTHS));
-        self.outlet.has_room(CHUNK_BYTES, false)
-            || is_pressed() && self.outlet.has_room(CHUNK_BYTES, true)
-    }
-
-    fn write_chunk(&mut self, chunk: &Chunk) -> Result<(), WriteError> {
-        self.is_unflushed = true;
-        if chunk.is_of_any() {
-            return chunk.iter().try_for_each(|packet| self.write(packet, chunk));
-        }
-
-        let most = self.left.min(chunk.len() as u64);
-        if self.has_device_times {
-            self.follow_device_clock(chunk, most as usize);
-        }
-
-        let mut taken = 0;
-        let mut goes_on = Ok(true);
-        let record_of = self.form.records(chunk);
-
-        chunk.for_each_whole(0..most as usize, |head| {
-            if let Ok(true) = goes_on {
-                goes_on = self.outlet.write(&record_of(head), self.now);
-                taken += u64::from(matches!(goes_on, Ok(true)));
-            }
-        });
-
-        self.left = if goes_on? { self.left - taken } else { 0 };
-        self.surplus += chunk.len() as u64 - taken;
-
-        Ok(())
-    }
-
-    /// A packet without a time of the NIC's clock gets the last known one of that clock for the
-    /// rules by which files are cut, never the system's: the two may be decades apart.
-    #[cold]
-    fn follow_device_clock(&mut self, chunk: &Chunk, most: usize) {
-        let times = || chunk.iter().take(most).map(|packet| packet.timestamp());
-        self.untimed += times().filter(Option::is_none).count() as u64;
-        let is_first = self.outlet.packets() == 0;
-        self.now = times().flatten().last().unwrap_or(if is_first {
-            Timestamp::default()
-        } else {
-            self.now
-        });
-    }
-
-    #[inline]
-    fn write(&mut self, packet: Packet<'_>, chunk: &Chunk) -> Result<(), WriteError> {
-        if self.left == 0 {
-            self.surplus += 1;
-            return Ok(());
-        }
-
-        self.is_unflushed = true;
-        let record = self.form.record(chunk, packet);
-
-        let goes_on = match self.form.has_any().then(|| packet.seen_interface()).flatten() {
-            Some(number) => {
-                let describe = || self.form.describe(number);
-                self.outlet.write_of(number, &describe, &record, self.now)?
-            }
-            None => self.outlet.write(&record, self.now)?,
-        };
-        if goes_on {
-            self.left -= 1;
-        } else {
-            self.left = 0;
-            self.surplus += 1;
-        }
-
-        Ok(())
-    }
-
-    fn housekeeping(&mut self, capture: &Capture, progress: &mut Progress) -> Result<(), Failure> {
-        if self.left == 0 || self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            capture.stop();
-        }
+impl<O: Ruled> Program<O> for Surroundings<'_> {
+    fn came_round(&mut self, capture: &Capture, outlet: &mut O) -> Result<(), WriteError> {
         service::came_round();
-        recording::with_request(|request| self.outlet.change_rules(request))?;
+        recording::with_request(|request| outlet.change_rules(request))?;
         if signals::rotation_asked_for() {
-            self.outlet.rotate()?;
+            outlet.rotate()?;
         }
-        progress.tick(capture);
+        self.progress.tick(capture);
         Ok(())
     }
 
-    /// Makes the outlet pass on its packets if they are due. `is_idle`: no packets are held back.
-    fn flush_if_due(&mut self, is_idle: bool) -> Result<(), WriteError> {
-        let now = Instant::now();
-        if now - self.flushed < self.flush_interval {
-            return Ok(());
-        }
-
-        if is_idle && !self.has_device_times {
-            let late = Duration::as_nanos(&LATE_PACKETS) as u64;
-            let complete = recording::now().unix_nanos().saturating_sub(late);
-            self.outlet.look_at_clock(Timestamp::from_unix_nanos(complete))?;
-        }
-
-        // Packets that it cannot pass on yet are due as soon as it can.
-        if !self.outlet.is_writing() {
-            self.flushed = now;
-            self.is_unflushed = false;
-        }
-
-        self.outlet.flush()
+    fn longest_sleep(&self) -> Duration {
+        let due = self.progress.due().map(|due| due.saturating_duration_since(Instant::now()));
+        due.unwrap_or(Duration::MAX).min(service::longest_sleep())
     }
 
-    /// How long to wait for packets: until the outlet must pass on its packets, the recording ends,
-    /// or its progress is shown. While the outlet is writing, its last packets may be due as soon
-    /// as the write is complete.
-    fn pause(&self, progress: &Progress) -> Duration {
-        if self.outlet.is_writing() {
-            return ROOM_PAUSE;
-        }
-        let due = self.is_unflushed.then(|| self.flushed + self.flush_interval);
-        let first = due.into_iter().chain(self.deadline).chain(progress.due()).min();
-        let left =
-            first.map_or(Duration::MAX, |first| first.saturating_duration_since(Instant::now()));
-        left.min(service::longest_sleep()).max(ROOM_PAUSE)
+    fn set_waiting(&self, packets: usize) {
+        self.writing.set_waiting(packets);
     }
 
-    /// Writes each interface's counts, and everything that is still in memory, unless the file
-    /// cannot be written to any more. Returns the account of the recorded packets, and the outcome.
-    fn finish(
-        mut self,
-        outcome: Result<(), Failure>,
-        writing: &Writing,
-        ledger: &Ledger,
-        interfaces: &[usize],
-    ) -> (Recorded, Result<(), Failure>) {
-        let written = self.outlet.packets();
-        let (whole, outcome) = match outcome {
-            Err(failure) if safely_written(&failure).is_some() => (written, Err(failure)),
-            outcome => {
-                let ended = self.end_outlet(ledger, interfaces);
-                let whole = match &ended {
-                    Ok(whole) => *whole,
-                    // The capture may have failed before: this error states what the file contains.
-                    Err(error) => recording::safely_written(error).unwrap_or(written),
-                };
-                (whole, outcome.and(ended.map(drop).map_err(Failure::from)))
-            }
-        };
-        let whole = outcome.as_ref().err().and_then(safely_written).unwrap_or(whole);
-        let unread = self.outlet.unread();
-        let in_file = recording::in_file(written, whole, unread);
-
-        if outcome.is_ok() {
-            eprintln!("{}", self.summary(&writing.names()));
-        }
-
-        let mut recorded = Recorded {
-            to: writing.names(),
-            surplus: self.surplus,
-            writer: writing.discarded(),
-            written,
-            in_file,
-            untimed: self.untimed,
-            ..Recorded::default()
-        };
-        if unread > 0 || output::is_broken_pipe(&outcome) {
-            recorded.reader_left(ledger.total.delivered);
-        }
-
-        (recorded, output::unless_broken_pipe(outcome))
-    }
-
-    fn end_outlet(&mut self, ledger: &Ledger, interfaces: &[usize]) -> Result<u64, WriteError> {
-        let counts = recording::counts(self.started, ledger, interfaces);
-        self.outlet.end(&counts, &recording::counts_of_any(self.started, ledger))
-    }
-
-    fn summary(&self, name: &str) -> String {
-        let surplus = match self.surplus {
-            0 => String::new(),
-            surplus => {
-                format!("; {} more arrived before the capture was stopped", grouped(surplus))
-            }
-        };
-        let packets = grouped(self.outlet.packets());
-        let extent = self.outlet.extent();
-        format!("wrote {packets} packets, {extent}, to {name}{surplus}")
+    fn discard(&self, packets: u64) {
+        self.writing.discard(packets);
     }
 }
 
-/// Stops a capture that failed: earlier packets are still recorded.
-fn stopped_by(error: CaptureError, capture: &Capture) -> Result<(), Failure> {
-    capture.stop();
-    Err(error.into())
+impl From<RecordError> for Failure {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Capture(error) => error.into(),
+            RecordError::Write(error) => error.into(),
+            error => Self::Failed(error.into()),
+        }
+    }
 }
 
 /// Number of complete packets in a file that can no longer be written.
@@ -878,6 +543,7 @@ fn safely_written(failure: &Failure) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wirecap::Timestamp;
     use wirecap::savefile::{Reader, StreamSink};
     use wirecap::sim::{Fate, SimCapture, SimSettings};
 
@@ -924,7 +590,7 @@ mod tests {
             Described { named: vec![savefile::Interface::default()], ..Described::default() };
         let stream =
             Stream::new(sink, None, &writing, Format::Pcapng, &recording::section(), &interfaces);
-        let mut recorder = Recorder::new(stream.unwrap(), &capture, Timestamps::Hardware, &writing);
+        let mut recorder = Recorder::new(stream.unwrap(), &capture, Timestamps::Hardware);
 
         // The NIC's clock counts from its own start.
         for nanos in [0, 700, 0, 900] {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use wirecap::savefile::{
     self, Format, Record, Section, Sink, Statistics, StreamSink, Timestamp, WriteError,
 };
+use wirecap_recorder::capture::{Described, Outlet};
 use wirecap_recorder::{Launch, Recording, Settings, Target};
 
 use super::indexer::{Indexer, Told};
@@ -16,77 +17,6 @@ use super::{RulesRequest, RulesStep};
 use crate::shared::events::{self, Kind};
 use crate::shared::failure::Failure;
 use crate::shared::sink::{PipeEnd, TimedSink, Writing};
-
-/// Takes packets and writes them.
-pub(crate) trait Outlet {
-    /// Whether it accepts this many bytes of packets without waiting: in all of its memory if
-    /// `all`, otherwise in the part with the lowest cost.
-    fn has_room(&mut self, bytes: usize, all: bool) -> bool {
-        let _ = (bytes, all);
-        true
-    }
-
-    /// Gives it `pause` to make room.
-    fn wait_for_room(&mut self, pause: Duration) -> Result<(), WriteError> {
-        thread::sleep(pause);
-        Ok(())
-    }
-
-    /// Takes a packet, which came at `now` if it has no time; `false` if the recording is over by
-    /// its rules.
-    fn write(&mut self, packet: &Record<'_>, now: Timestamp) -> Result<bool, WriteError>;
-
-    /// As [`write`](Self::write), for a packet of one of all interfaces: the interface has this
-    /// number, and is described when its first packet comes.
-    fn write_of(
-        &mut self,
-        number: usize,
-        describe: &dyn Fn() -> savefile::Interface,
-        packet: &Record<'_>,
-        now: Timestamp,
-    ) -> Result<bool, WriteError>;
-
-    /// Hands on the accepted packets.
-    fn flush(&mut self) -> Result<(), WriteError>;
-
-    /// Whether handed-on packets remain to be written.
-    fn is_writing(&self) -> bool {
-        false
-    }
-
-    /// No earlier packet will follow.
-    fn look_at_clock(&mut self, now: Timestamp) -> Result<(), WriteError> {
-        let _ = now;
-        Ok(())
-    }
-
-    /// Ends the file, if there may be another one.
-    fn rotate(&mut self) -> Result<(), WriteError> {
-        Ok(())
-    }
-
-    /// Answers a request about the rules for files, if there may be another one.
-    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
-        let _ = request;
-        Ok(())
-    }
-
-    /// Packets that were taken.
-    fn packets(&self) -> u64;
-
-    /// The size of the packets: `4.1 KiB`.
-    fn extent(&self) -> String;
-
-    /// Writes the interfaces' counts, if there are any, and everything that is still in memory; how
-    /// many packets were written whole. `of_any` are those of [`write_of`](Self::write_of), by
-    /// number.
-    fn end(&mut self, counts: &[Statistics], of_any: &[Statistics]) -> Result<u64, WriteError>;
-
-    /// Packets that the reader of a pipe ended without.
-    fn unread(&self) -> u64 {
-        0
-    }
-}
 
 /// A stream, or a device.
 #[derive(Debug)]
@@ -122,6 +52,17 @@ impl<S: Sink> Stream<S> {
         Ok(Self { writer, pipe, writing: writing.clone(), of_any })
     }
 }
+
+/// An outlet of the command: its rules may be changed while it records.
+pub(crate) trait Ruled: Outlet {
+    /// Answers a request about the rules for files, if there may be another one.
+    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
+        let _ = request;
+        Ok(())
+    }
+}
+
+impl<S: Sink> Ruled for Stream<S> {}
 
 impl<S: Sink> Outlet for Stream<S> {
     #[inline]
@@ -192,21 +133,6 @@ pub(crate) struct Files {
     extent: String,
 }
 
-/// The interfaces that a file describes before its first packet.
-#[derive(Debug, Default)]
-pub(crate) struct Described {
-    /// Those that the capture names, in its order.
-    pub(crate) named: Vec<savefile::Interface>,
-    /// The first of all interfaces, by number: see [`Outlet::write_of`].
-    pub(crate) of_any: Vec<savefile::Interface>,
-}
-
-impl Described {
-    fn all(&self) -> impl Iterator<Item = &savefile::Interface> {
-        self.named.iter().chain(&self.of_any)
-    }
-}
-
 /// Announces each complete file, and then runs the command for it, if there is one.
 #[derive(Debug)]
 struct Reported(Option<Box<dyn Launch>>);
@@ -271,6 +197,16 @@ impl Files {
     }
 }
 
+impl Ruled for Files {
+    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
+        let RulesRequest { step, rules, answer } = request;
+        match step {
+            RulesStep::Check => self.recording().check_rules(rules.cut(), rules.store(), answer),
+            RulesStep::Apply => self.recording().change_rules(rules.cut(), rules.store(), answer),
+        }
+    }
+}
+
 impl Outlet for Files {
     fn has_room(&mut self, bytes: usize, all: bool) -> bool {
         self.recording().has_room(bytes, all)
@@ -316,14 +252,6 @@ impl Outlet for Files {
 
     fn rotate(&mut self) -> Result<(), WriteError> {
         self.recording().rotate()
-    }
-
-    fn change_rules(&mut self, request: RulesRequest) -> Result<(), WriteError> {
-        let RulesRequest { step, rules, answer } = request;
-        match step {
-            RulesStep::Check => self.recording().check_rules(rules.cut(), rules.store(), answer),
-            RulesStep::Apply => self.recording().change_rules(rules.cut(), rules.store(), answer),
-        }
     }
 
     fn packets(&self) -> u64 {

@@ -30,7 +30,7 @@ const NO_TIME: u64 = u64::MAX;
 
 /// Chunks of several rings on their way to one file.
 #[derive(Debug)]
-pub(crate) struct Merge {
+pub(super) struct Merge {
     rings: Vec<Queue>,
     /// Of each leaf's ring, the time of its next packet.
     heads: Box<[u64]>,
@@ -83,7 +83,7 @@ struct Held {
 impl Merge {
     /// For `ring_count` rings, on which packets appear up to `delay` after they were stamped; holds
     /// at most `held_max` packets back, then emits packets out of order.
-    pub(crate) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
+    pub(super) fn new(ring_count: usize, held_max: usize, delay: Duration) -> Self {
         let queue =
             || Queue { chunks: VecDeque::new(), next: 0, complete_until: Timestamp::default() };
         let leaves = ring_count.next_power_of_two();
@@ -108,7 +108,7 @@ impl Merge {
     /// Whether the clock of the packets' times, `time` now, was set back since the last call. Held
     /// packets then precede all later ones although their times do not: they must be
     /// [given out](Self::emit_all).
-    pub(crate) fn is_after_step(&mut self, time: Timestamp, now: Instant) -> bool {
+    pub(super) fn is_after_step(&mut self, time: Timestamp, now: Instant) -> bool {
         let stepped = self.clocks.step_back(time, now);
         if stepped {
             // By the old time, which the clock will reach again only later.
@@ -119,21 +119,22 @@ impl Merge {
 
     /// From now on packets appear up to `delay` after they were stamped, and at most `held_max`
     /// packets are held back.
-    pub(crate) fn set_limits(&mut self, held_max: usize, delay: Duration) {
+    pub(super) fn set_limits(&mut self, held_max: usize, delay: Duration) {
         (self.held_max, self.delay) = (held_max, delay);
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether no packets are held.
+    pub(super) fn is_empty(&self) -> bool {
         self.held == 0
     }
 
     /// Packets that are held.
-    pub(crate) fn held(&self) -> usize {
+    pub(super) fn held(&self) -> usize {
         self.held
     }
 
     /// Takes a chunk, whose packets must have times.
-    pub(crate) fn push(&mut self, chunk: Chunk) {
+    pub(super) fn push(&mut self, chunk: Chunk) {
         if chunk.len() == 0 {
             return;
         }
@@ -161,7 +162,7 @@ impl Merge {
     }
 
     /// Records that a ring was empty at `time`.
-    pub(crate) fn found_empty(&mut self, ring: usize, time: Timestamp) {
+    pub(super) fn found_empty(&mut self, ring: usize, time: Timestamp) {
         let delay = self.delay.as_nanos() as u64;
         let until = Timestamp::from_unix_nanos(time.unix_nanos().saturating_sub(delay));
         let queue = &mut self.rings[ring];
@@ -170,7 +171,11 @@ impl Merge {
 
     /// Emits, in order, the packets that no earlier one can follow, and those held beyond the
     /// limit, but at most `packets_max`. Returns whether there are more of them.
-    pub(crate) fn emit<E>(
+    ///
+    /// # Errors
+    ///
+    /// If `write` fails.
+    pub(super) fn emit<E>(
         &mut self,
         packets_max: usize,
         mut write: impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
@@ -201,7 +206,11 @@ impl Merge {
     }
 
     /// Gives out everything.
-    pub(crate) fn emit_all<E>(
+    ///
+    /// # Errors
+    ///
+    /// If `write` fails.
+    pub(super) fn emit_all<E>(
         &mut self,
         mut write: impl FnMut(Packet<'_>, &Chunk) -> Result<(), E>,
     ) -> Result<(), E> {
