@@ -94,7 +94,7 @@ pub(crate) fn stop_on_signals(stopper: Stopper, is_quiet: bool) -> io::Result<()
         false => events::log(Kind::End, &text(signal)),
     };
     on_signal(report, "interrupted twice: statistics and buffered packets lost", move || {
-        stopper.stop()
+        stopper.stop();
     })
 }
 
