@@ -256,6 +256,29 @@ impl Day {
         self.assert_in_order(file, &packets, every, snap_len)
     }
 
+    /// Asserts that a file has `count` packets of those that are being sent, unchanged, and those
+    /// of each flow without gaps. Two workers may forward two flows, in any order.
+    #[track_caller]
+    pub(crate) fn assert_flows_in_order(&self, file: &str, count: usize) {
+        let packets = self.packets(file);
+        assert_eq!(packets.len(), count, "packets in {file}");
+
+        for is_dns in [true, false] {
+            let is_of_flow = |number: &u64| number.is_multiple_of(DNS_EVERY) == is_dns;
+            let flow: Vec<&[u8]> = packets
+                .iter()
+                .map(|(_, bytes)| bytes.as_slice())
+                .filter(|bytes| is_of_flow(&number(bytes)))
+                .collect();
+            // The packets of one block of a packet ring can be all of the file.
+            let Some(first) = flow.first().map(|bytes| number(bytes)) else { continue };
+
+            for (bytes, expected) in flow.iter().zip((first..).filter(is_of_flow)) {
+                assert_eq!(*bytes, frame(expected), "packet {expected} in {file}");
+            }
+        }
+    }
+
     #[track_caller]
     pub(crate) fn assert_in_order(
         &self,
