@@ -13,7 +13,6 @@ use crate::error::{CaptureError, FilterChangeError};
 use crate::filter::FilterRequest;
 use crate::ledger::{Account, HandedOut};
 use crate::names::RingName;
-use crate::ring::{Help, Ring};
 use crate::savefile::{LinkType, ReadError, Reader, Record};
 use crate::sync::{Mutex, lock};
 use crate::sys::xdp::Descriptor;
@@ -21,6 +20,7 @@ use crate::time::Timestamp;
 use crate::umem::chunk::records::{FileRecord, Stamps};
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
+use crate::umem::ring::{Help, Ring};
 use sift::Sift;
 
 /// A chunk ends when its packets exceed this many bytes, even with few packets.

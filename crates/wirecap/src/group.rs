@@ -26,9 +26,9 @@ use crate::append_vec::AppendVec;
 use crate::error::CaptureError;
 use crate::ledger::Mode;
 use crate::names::RingName;
-use crate::ring::{Help, Ring};
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, fence, lock, try_lock};
 use crate::umem::chunk::Chunk;
+use crate::umem::ring::{Help, Ring};
 
 pub(crate) use policy::{Next, Policy, Turn};
 use pressure::Pressure;

@@ -55,7 +55,6 @@ use crate::packet::frames::Frames;
 use crate::packet::ring::{PacketRing, Store, Traits};
 use crate::packet::roster::Roster;
 use crate::packet::steering::{Admitted, Selection};
-use crate::ring::{Ring, RingSettings};
 use crate::savefile::LinkType;
 use crate::sync::{Mutex, lock};
 pub(crate) use crate::sys::packet::BlockShape;
@@ -65,6 +64,7 @@ use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::{Ring, RingSettings};
 
 pub use roster::{SeenInterface, SeenInterfaces};
 pub use steering::Direction;

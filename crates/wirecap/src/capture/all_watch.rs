@@ -35,10 +35,10 @@ use crate::filter::{Filter, FilterError, FilterRequest};
 use crate::ledger::{Unseen, UnseenReason};
 use crate::packet::roster::RosterChange;
 use crate::packet::{self, Everything, SeenInterfaces};
-use crate::ring::RingSettings;
 use crate::savefile::LinkType;
 use crate::sys::promiscuous::Promiscuous;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::RingSettings;
 
 use wirecap_units::error::causes;
 

@@ -17,10 +17,10 @@ use crate::error::OpenError;
 use crate::file::FileRing;
 use crate::group::Group;
 use crate::limits;
-use crate::ring::Ring;
 use crate::sys::opener::{self, Privilege};
 use crate::time::Timestamps;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::Ring;
 use crate::xdp::Refusal;
 
 /// Maximum number of restarts of opening: one for each interface, and one for all of them together.

@@ -14,11 +14,11 @@ use crate::error::{FilterChangeError, OpenError};
 use crate::filter::{Filter, FilterRequest};
 use crate::limits;
 use crate::packet::{self, Direction, Spread, Unplaced};
-use crate::ring::{Ring, RingSettings};
 use crate::steer::Steering;
 use crate::sys::packet::PacketSocket;
 use crate::umem::fill::FillRing;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::{Ring, RingSettings};
 use crate::xdp;
 
 /// The settings for receiving from one interface.

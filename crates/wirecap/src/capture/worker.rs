@@ -18,9 +18,9 @@ use crate::capture::affinity::{Placement, bind_thread};
 use crate::capture::waiting::{LOOK_ROUND, Wait, Waiting};
 use crate::error::CaptureError;
 use crate::packet::reader::BlockReader;
-use crate::ring::Ring;
 use crate::umem::chunk::Chunk;
 use crate::umem::reader::CellReader;
+use crate::umem::ring::Ring;
 use crate::umem::rx::RxRing;
 
 /// One thread's handle on a capture: captures chunks from its home rings, and in advanced mode from buddies' rings

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use crate::packet::blocks::{Blocks, OpenBlock};
 use crate::packet::ring::PacketRing;
-use crate::ring::Ring;
 use crate::umem::chunk::Head;
 use crate::umem::reader::NextBlock;
+use crate::umem::ring::Ring;
 
 /// Reads the blocks of the only ring of a capture in place, together with the ring's worker, which makes chunks of the
 /// packets that this reader leaves.

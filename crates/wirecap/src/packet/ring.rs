@@ -17,12 +17,12 @@ use crate::packet::blocks::{BadBlock, Blocks, Filled, Labels, OpenBlock};
 use crate::packet::frames::Frames;
 use crate::packet::roster::Roster;
 use crate::packet::steering::{self, Selection};
-use crate::ring::{Help, Ring, USABLE_IN_BLOCKS};
 use crate::sieve::{Check, Sieve, UserFilter};
 use crate::sync::{Mutex, lock, try_lock};
 use crate::sys::packet::{PacketCounts, PacketSocket, SocketFilter};
 use crate::umem::chunk::{Chunk, Head, RingIdentity};
 use crate::umem::pool::{Cells, Geometry};
+use crate::umem::ring::{Help, Ring, USABLE_IN_BLOCKS};
 
 /// Properties common to all rings of an interface.
 #[derive(Debug, Clone)]

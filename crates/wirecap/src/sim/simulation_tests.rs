@@ -7,7 +7,7 @@ use super::tests::for_each_seed;
 use super::*;
 use crate::group::guarantee::Guarantee;
 use crate::ledger::Account;
-use crate::ring::Help;
+use crate::umem::ring::Help;
 
 /// Number of schedules, unless WIRECAP_SCHEDULES sets it. Debug builds also check every posted cell and are slow.
 fn schedules() -> u64 {
