@@ -20,7 +20,7 @@ use crate::time::Timestamp;
 use crate::umem::chunk::records::{FileRecord, Stamps};
 use crate::umem::chunk::{CellOwner, Chunk, RingIdentity};
 use crate::umem::recycle::CellList;
-use crate::umem::ring::{Help, Ring};
+use crate::umem::ring::{Abilities, Counters, Finite, Help, Ring, RingSize};
 use sift::Sift;
 
 /// A chunk ends when its packets exceed this many bytes, even with few packets.
@@ -262,17 +262,8 @@ impl Ring for FileRing {
         &self.identity
     }
 
-    fn capacity(&self) -> u32 {
-        u32::MAX
-    }
-
-    fn chunk_cells(&self) -> u32 {
-        self.chunk_packets
-    }
-
-    /// One, for "more packets follow": the number is unknown until they are read.
-    fn backlog(&self) -> u32 {
-        u32::from(!self.is_exhausted())
+    fn size(&self) -> RingSize {
+        RingSize { capacity: u32::MAX, usable: u32::MAX, chunk_cells: self.chunk_packets }
     }
 
     fn capture(&self) -> Result<Option<Chunk>, CaptureError> {
@@ -290,25 +281,34 @@ impl Ring for FileRing {
         false
     }
 
-    fn accumulates(&self) -> bool {
-        false
-    }
-
-    fn is_exhausted(&self) -> bool {
-        lock(&self.side).is_exhausted()
-    }
-
-    fn account(&self) -> Account {
-        let side = lock(&self.side);
-        Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
-    }
-
     /// Packets not yet read are not lost.
     fn close(&self) {
         let mut side = lock(&self.side);
         side.ended = true;
         side.ahead = None;
         side.failure = None;
+    }
+
+    fn abilities(&self) -> Abilities<'_> {
+        Abilities { finite: Some(self), ..Abilities::default() }
+    }
+}
+
+impl Counters for FileRing {
+    /// One, for "more packets follow": the number is unknown until they are read.
+    fn backlog(&self) -> u32 {
+        u32::from(!self.is_exhausted())
+    }
+
+    fn account(&self) -> Account {
+        let side = lock(&self.side);
+        Account { filtered: Some(side.sift.filtered), ..side.handed_out.account() }.balanced()
+    }
+}
+
+impl Finite for FileRing {
+    fn is_exhausted(&self) -> bool {
+        lock(&self.side).is_exhausted()
     }
 }
 

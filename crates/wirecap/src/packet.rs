@@ -64,7 +64,7 @@ use crate::sys::wait_for_running_programs;
 use crate::time::Timestamps;
 use crate::umem::chunk::RingIdentity;
 use crate::umem::pool::Geometry;
-use crate::umem::ring::{Ring, RingSettings};
+use crate::umem::ring::RingSettings;
 
 pub use roster::{SeenInterface, SeenInterfaces};
 pub use steering::Direction;
@@ -122,7 +122,7 @@ pub(crate) struct Everything {
 /// The rings of an interface, receiving.
 #[derive(Debug)]
 pub(crate) struct Opened {
-    pub(crate) rings: Vec<Arc<dyn Ring>>,
+    pub(crate) rings: Vec<Arc<PacketRing>>,
     pub(crate) attachment: Attachment,
     pub(crate) unplaced: Option<Arc<Unplaced>>,
     pub(crate) shape: BlockShape,
@@ -274,7 +274,7 @@ pub(crate) fn open(
         None => filtering.begin(&rings).map_err(failed("attach a socket filter on"))?,
     }
     Ok(Opened {
-        rings: rings.iter().map(|ring| Arc::clone(ring) as Arc<dyn Ring>).collect(),
+        rings: rings.clone(),
         attachment: Attachment {
             rings,
             unplaced: unplaced.clone(),

@@ -26,6 +26,7 @@ use std::time::SystemTime;
 use super::all::AllInterfaces;
 use super::builder::CaptureBuilder;
 use super::event::Event;
+use super::in_place::as_rings;
 use super::target::{Opened, Target};
 use super::{Attachment, Reception, Shared};
 use crate::device::links::LinkState;
@@ -140,7 +141,7 @@ impl CaptureBuilder {
             let settings = RingSettings { first_ring_index: first, ..rings.clone() };
             let opened = self.open_link_type(target, all, settings, link_type, opened_rings.len())?;
             blocks = blocks.or(Some(opened.shape));
-            opened_rings.extend(opened.rings);
+            opened_rings.extend(as_rings(opened.rings));
             links.push((link_type, opened.attachment));
         }
         let mut watch = AllWatch::new(all.clone());
@@ -151,6 +152,8 @@ impl CaptureBuilder {
         let shape = blocks.unwrap_or(settings.shape);
         let opened = Opened {
             rings: opened_rings,
+            // Its packets are counted for their interfaces when a chunk is made of them.
+            first_ring: None,
             tx: Vec::new(),
             fill_rings: Vec::new(),
             counters_at_start: None,
@@ -441,7 +444,9 @@ impl AllWatch {
         let opened = builder.open_link_type(target, &self.all, rings, link_type, number)?;
         attachment.links.push((link_type, opened.attachment));
         self.all.link_types.push(link_type);
-        opened.rings.into_iter().try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))
+        as_rings(opened.rings)
+            .into_iter()
+            .try_for_each(|ring| shared.add_ring(ring, builder.group_per_interface))
     }
 
     /// The last look, before receiving ends.

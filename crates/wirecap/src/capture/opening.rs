@@ -93,6 +93,7 @@ impl CaptureBuilder {
             self.shared_umem(&targets, geometry, copy_because)?
         };
         let mut rings = Vec::new();
+        let mut first_ring = None;
         let mut interfaces = Vec::new();
         let mut attached = Vec::new();
         let mut ports = Ports::default();
@@ -110,6 +111,7 @@ impl CaptureBuilder {
             };
             let standby = self.standby_sockets(&target)?;
             rings.extend(opened.rings);
+            first_ring = first_ring.or(opened.first_ring);
             if self.forwards() {
                 ports.add_captured(&target.device, opened.tx, opened.fill_rings)?;
             }
@@ -163,6 +165,7 @@ impl CaptureBuilder {
             builder,
             end: None,
             last_packets_uncertain: false,
+            first_ring,
         };
         Ok(Capture::start(group, interfaces, running, forwarding, geometry, &self.pin)?)
     }
@@ -207,6 +210,7 @@ impl CaptureBuilder {
             builder: self.clone(),
             end: None,
             last_packets_uncertain: false,
+            first_ring: None,
         };
         Capture::start(group, Vec::new(), running, (None, None), geometry, &self.pin)
     }

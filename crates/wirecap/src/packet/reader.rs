@@ -12,7 +12,6 @@ use crate::packet::blocks::{Blocks, OpenBlock};
 use crate::packet::ring::PacketRing;
 use crate::umem::chunk::Head;
 use crate::umem::reader::NextBlock;
-use crate::umem::ring::Ring;
 
 /// Reads the blocks of the only ring of a capture in place, together with the ring's worker, which makes chunks of the
 /// packets that this reader leaves.
@@ -26,9 +25,8 @@ pub struct BlockReader {
 }
 
 impl BlockReader {
-    /// A reader of this ring, if it is an AF_PACKET ring with blocks.
-    pub(crate) fn new(ring: Arc<dyn Ring>) -> Option<Self> {
-        let ring = ring.read_in_place()?.downcast::<PacketRing>().ok()?;
+    /// A reader of this ring, if it has blocks that can be read in place.
+    pub(crate) fn new(ring: Arc<PacketRing>) -> Option<Self> {
         let blocks = ring.blocks()?;
         Some(Self { ring, blocks, block: None, accounted: 0 })
     }

@@ -5,6 +5,7 @@ use wirecap_testbed::{Generator, Load, Namespace, Traffic, VethPair, privileged,
 
 use super::*;
 use crate::umem::pool::Geometry;
+use crate::umem::ring::{Counters, Ring};
 use crate::xdp::programs::BOUND_PROGRAM;
 
 /// Programs can read a device's clock since Linux 6.3.
